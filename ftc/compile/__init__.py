@@ -1,0 +1,1 @@
+"""From regions to programs: compiling, artefacts on disk, and what runs them."""

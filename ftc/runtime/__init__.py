@@ -1,0 +1,1 @@
+"""Programs and requests to tokens: caches, scheduling, sampling, and the engine process."""

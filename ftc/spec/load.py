@@ -1,0 +1,108 @@
+"""From a checkpoint's `config.json` to a spec: which file describes it, and the checked model it gives."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import json
+import pkgutil
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from ftc.errors import CheckpointError, FtcError, SpecError
+from ftc.spec.check import check_model
+from ftc.spec.config import Config
+from ftc.spec.model import Model
+
+
+def registry() -> dict[str, str]:
+    """Architecture string -> module name, over the live spec files."""
+    found: dict[str, str] = {}
+    for name in spec_modules():
+        for architecture in importlib.import_module(name).ARCHITECTURES:
+            if architecture in found:
+                raise SpecError("two spec files claim one architecture", where=name, value=architecture)
+            found[architecture] = name
+    return found
+
+
+def spec_modules() -> list[str]:
+    """Module names of all spec files (those without a leading underscore)."""
+    package = importlib.import_module("ftc_models")
+    return sorted(
+        f"ftc_models.{m.name}" for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_") and not m.ispkg
+    )
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The folder's `config.json`, or CheckpointError naming what is wrong with it."""
+    path = folder / "config.json"
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError("no config.json in the checkpoint folder", where=str(folder)) from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as e:
+        raise CheckpointError(f"not valid JSON: {e}", where=str(path)) from None
+    if not isinstance(values, dict):
+        raise CheckpointError("not a JSON object", where=str(path))
+    return values
+
+
+def read_model(folder: Path, spec: Path | None = None) -> Model:
+    """The checked model of a checkpoint folder; `spec` is a user's own spec file, run as code because the user asked."""
+    values = read_config(folder)
+    return build_model(values, str(folder / "config.json"), spec)
+
+
+def build_model(values: dict[str, Any], where: str = "config.json", spec: Path | None = None) -> Model:
+    """Runs the spec that claims the config's architecture; every failure is a SpecError naming the key."""
+    module = _own_spec(spec) if spec is not None else _claimed(values, where)
+    try:
+        model = module.model(Config(values, where))
+    except FtcError:
+        raise
+    except (KeyError, TypeError, ValueError, ZeroDivisionError, AttributeError, msgspec.ValidationError) as e:
+        raise SpecError(f"the config does not fit the spec: {e}", where=f"{where} ({module.__name__})") from e
+    check_model(model, where)
+    return model
+
+
+def spec_hash(model: Model) -> str:
+    """Stable hex over everything the spec says."""
+    return hashlib.sha256(msgspec.json.encode(model, order="deterministic")).hexdigest()[:16]
+
+
+def _claimed(values: dict[str, Any], where: str) -> ModuleType:
+    named = values.get("architectures") or []
+    known = registry()
+    for architecture in named:
+        if architecture in known:
+            return importlib.import_module(known[architecture])
+    import difflib
+
+    near = difflib.get_close_matches(str(named[0]) if named else "", known, n=1, cutoff=0.75)
+    raise SpecError(
+        "no spec file describes this architecture",
+        where=f"{where}: architectures",
+        value=named,
+        hint=f"the nearest known is {near[0]}" if near else f"known: {', '.join(sorted(known))}; or give --spec FILE",
+    )
+
+
+def _own_spec(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise SpecError("no such spec file", where="--spec", value=str(path))
+    found = importlib.util.spec_from_file_location(f"user_spec_{path.stem}", path)
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    try:
+        found.loader.exec_module(module)
+    except Exception as e:
+        raise SpecError(f"the spec file does not run: {type(e).__name__}: {e}", where=str(path)) from e
+    if not callable(getattr(module, "model", None)):
+        raise SpecError("the spec file has no function model(config)", where=str(path))
+    return module

@@ -1,0 +1,129 @@
+"""The root of a spec: embedding, blocks of residual branches, head, caches, weights and chat dialect."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ftc.spec.cache import CacheGroup, CacheUse
+from ftc.spec.chat import Chat
+from ftc.spec.ffn import FFN, MoE
+from ftc.spec.mixer import Attention, Mixer
+from ftc.spec.norm import Norm
+from ftc.spec.weights import WeightRules
+
+
+class Branch(msgspec.Struct, frozen=True):
+    """One residual branch: stream + scale * post_norm(body(norm(stream)))."""
+
+    name: str
+    body: Mixer | FFN
+    norm: Norm | None
+    post_norm: Norm | None = None
+    scale: float = 1.0
+
+
+class Block(msgspec.Struct, frozen=True):
+    """One layer: its branches in order."""
+
+    branches: tuple[Branch, ...]
+
+
+def pre_norm(norm: Norm, mixer: Mixer, ffn: FFN) -> Block:
+    """The usual block: x + mixer(norm(x)), then x + ffn(norm(x))."""
+    return Block((Branch("mixer", mixer, norm), Branch("ffn", ffn, norm)))
+
+
+class PlainResidual(msgspec.Struct, frozen=True, tag="plain"):
+    """One residual stream."""
+
+
+class HyperConnections(msgspec.Struct, frozen=True, tag="hyper_connections"):
+    """Several residual streams, read and mixed by small learned maps kept doubly stochastic by Sinkhorn iterations."""
+
+    streams: int
+    iterations: int = 20
+    eps: float = 1e-6
+
+
+class Embedding(msgspec.Struct, frozen=True):
+    scale: float = 1.0
+
+
+class Head(msgspec.Struct, frozen=True):
+    """Final projection; `tied` reads the embedding. logits = softcap(scale * W x)."""
+
+    tied: bool = False
+    scale: float = 1.0
+    softcap: float = 0.0
+    bias: bool = False
+
+
+class CarryTensor(msgspec.Struct, frozen=True):
+    """One tensor that regions hand on, [rows, *shape]. "run" is the type the model runs in."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "run"
+
+
+class Model(msgspec.Struct, frozen=True):
+    """A whole model as data. `context_tokens` is the longest sequence it was made for."""
+
+    name: str
+    hidden: int
+    vocab: int
+    context_tokens: int
+    blocks: tuple[Block, ...]
+    final_norm: Norm
+    weights: WeightRules
+    embedding: Embedding = Embedding()
+    head: Head = Head()
+    residual: PlainResidual | HyperConnections = PlainResidual()
+    chat: Chat = Chat()
+    end_tokens: tuple[int, ...] = ()
+
+    @property
+    def moe_branches(self) -> list[tuple[int, Branch]]:
+        """(block number, branch) of each MoE, in order: its position here is the MoE ordinal."""
+        return [(i, b) for i, block in enumerate(self.blocks) for b in block.branches if isinstance(b.body, MoE)]
+
+    def cache_uses(self) -> list[dict[str, tuple[CacheUse, ...]]]:
+        """Per block: branch name -> its places in the cache groups, in the order the mixer lists them."""
+        counts: dict[str, int] = {}
+        result = []
+        for block in self.blocks:
+            uses: dict[str, tuple[CacheUse, ...]] = {}
+            for branch in block.branches:
+                if isinstance(branch.body, FFN):
+                    continue
+                own = []
+                for group in branch.body.groups():
+                    own.append(CacheUse(group, counts.get(group.name, 0)))
+                    counts[group.name] = counts.get(group.name, 0) + 1
+                uses[branch.name] = tuple(own)
+            result.append(uses)
+        return result
+
+    def cache_groups(self) -> dict[str, tuple[CacheGroup, int]]:
+        """Group name -> (group, how many layers use it)."""
+        result: dict[str, tuple[CacheGroup, int]] = {}
+        for uses in self.cache_uses():
+            for use in (u for own in uses.values() for u in own):
+                result[use.group.name] = (use.group, result.get(use.group.name, (use.group, 0))[1] + 1)
+        return result
+
+    def carry(self) -> tuple[CarryTensor, ...]:
+        """What regions hand on: the residual stream(s), and the indices where a layer shares them."""
+        streams = (self.residual.streams,) if isinstance(self.residual, HyperConnections) else ()
+        own = [CarryTensor("residual", (*streams, self.hidden))]
+        indexers = [
+            b.body.indexer
+            for block in self.blocks
+            for b in block.branches
+            if isinstance(b.body, Attention) and b.body.indexer is not None
+        ]
+        if indexers:
+            own.append(CarryTensor("indices", (indexers[0].top_k,), "int32"))
+        return tuple(own)
+
+

@@ -1,0 +1,98 @@
+"""What a person wants to know of a spec, as labelled lines."""
+
+from __future__ import annotations
+
+from ftc.spec.ffn import FFN, MLP, MoE
+from ftc.spec.mixer import Attention, GatedDelta, Mixer
+from ftc.spec.model import Block, Model
+from ftc.spec.size import Size
+
+
+def summary(model: Model, size: Size) -> list[tuple[str, str]]:
+    """(label, text) lines about the whole model."""
+    percent = 100 * size.active_parameters / size.parameters
+    active = f"{short(size.active_parameters)} active per token ({percent:.0f} %)"
+    lines = [
+        ("parameters", f"{short(size.parameters)} in all, {active}"),
+        ("weights", bytes_text(size.weight_bytes)),
+    ]
+    if size.expert_count:
+        lines.append(("experts", f"{size.expert_count} of {bytes_text(size.expert_bytes)} each"))
+    lines += [
+        ("hidden", f"{model.hidden}"),
+        ("vocabulary", f"{model.vocab}, head {'tied to the embedding' if model.head.tied else 'of its own'}"),
+        ("context", f"{model.context_tokens} tokens"),
+        ("cache", f"{bytes_text(size.token_bytes)} per token, {bytes_text(size.sequence_bytes)} per sequence"),
+        ("arithmetic", f"{short(size.token_flops)}FLOP per token, {short(size.context_flops)}FLOP per earlier token"),
+    ]
+    return lines
+
+
+def branches(block: Block) -> list[tuple[str, str]]:
+    """(branch name, description) of one layer."""
+    return [(b.name, _body(b.body)) for b in block.branches]
+
+
+def numbers(blocks: tuple[int, ...]) -> str:
+    """Layer numbers as ranges: `0-2, 4-6`."""
+    ranges: list[list[int]] = []
+    for i in blocks:
+        if ranges and ranges[-1][1] == i - 1:
+            ranges[-1][1] = i
+        else:
+            ranges.append([i, i])
+    return ", ".join(f"{a}-{b}" if a != b else f"{a}" for a, b in ranges)
+
+
+def short(count: float) -> str:
+    """A count with three digits: `19.1 M`."""
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f} "
+
+
+def bytes_text(count: float) -> str:
+    """Bytes with three digits in binary units: `96 KiB`."""
+    for size, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= size:
+            return f"{count / size:.{3 if count / size < 1000 else 4}g} {unit}"
+    return f"{count:.0f} B"
+
+
+def _body(body: Mixer | FFN) -> str:
+    match body:
+        case Attention():
+            return _attention(body)
+        case GatedDelta() as d:
+            heads = f"{d.value_heads} value and {d.key_heads} key heads of {d.key_dim} x {d.value_dim}"
+            return f"gated delta, {heads}, convolution {d.conv_width}"
+        case MLP():
+            return f"dense, width {body.width}, {_activation(body.activation.kind, body.activation.gated)}"
+        case MoE(router=router, experts=experts, shared=shared):
+            text = f"{experts.count} experts of width {experts.width}, top {router.top_k} by {router.score}"
+            text += f", {_activation(experts.activation.kind, experts.activation.gated)}"
+            if experts.identity:
+                text += f", {experts.identity} identity experts"
+            if shared is not None:
+                text += f", shared expert of width {shared.width}" + (" with a gate" if shared.gate != "none" else "")
+            return text
+
+
+def _attention(a: Attention) -> str:
+    text = f"attention, {a.heads} heads and {a.kv_heads} key/value heads of {a.head_dim}"
+    if a.v_dim != a.head_dim:
+        text += f" (values {a.v_dim})"
+    text += ", no rope" if a.rope is None else f", rope on {a.rope.dim} with theta {a.rope.theta:g}"
+    extras = (
+        (a.qk_norm is not None, "query and key norms"),
+        (a.gate is not None, "output gate"),
+        (a.window > 0, f"window {a.window}"),
+        (a.sinks, "sinks"),
+        (a.indexer is not None, f"top {a.indexer.top_k if a.indexer else 0} indexed tokens"),
+    )
+    return ", ".join([text, *(word for there, word in extras if there)])
+
+
+def _activation(kind: str, gated: bool) -> str:
+    return f"gated {kind}" if gated else kind

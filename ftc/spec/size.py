@@ -1,0 +1,115 @@
+"""How large a spec is: parameters, bytes of weights and caches, and arithmetic per token."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from ftc.spec.ffn import MoE
+from ftc.spec.mixer import Attention, GatedDelta
+from ftc.spec.model import Block, Model
+from ftc.spec.parameters import Parameter, block_parameters, expert_record, model_parameters
+
+RUN_BYTES = 2  # bytes of an element of "run" type where nothing else is said: bfloat16
+
+# Multiplications and additions for each state element and token: decay 1, read 2, correct 2, query 2.
+DELTA_FLOPS = 7
+
+
+class LayerKind(msgspec.Struct, frozen=True):
+    """Layers of one build: `name` lists their branches, `blocks` their numbers, `parameters` counts one of them."""
+
+    name: str
+    blocks: tuple[int, ...]
+    parameters: int
+    active_parameters: int
+
+
+class Size(msgspec.Struct, frozen=True):
+    """The numbers of a model. "active" is what one token reads; identity experts count as if they were computed.
+
+    `token_flops` leaves out attention over earlier tokens, of which each costs `context_flops` more.
+    """
+
+    parameters: int
+    active_parameters: int
+    weight_bytes: int
+    expert_bytes: int
+    expert_count: int
+    kinds: tuple[LayerKind, ...]
+    token_bytes: int
+    sequence_bytes: int
+    token_flops: int
+    context_flops: int
+
+
+def measure(model: Model, run_bytes: int = RUN_BYTES) -> Size:
+    """Counts with `run_bytes` bytes for each element of "run" type."""
+    own = model_parameters(model)
+    layers: dict[Block, list[int]] = {}
+    for i, block in enumerate(model.blocks):
+        layers.setdefault(block, []).append(i)
+    kinds = tuple(_kind(model, block, tuple(numbers)) for block, numbers in layers.items())
+    records = [expert_record(model, b) for _, b in model.moe_branches]
+    dense = own + [p for block in model.blocks for p in block_parameters(model, block)]
+    total = sum(map(_count, dense)) + sum(r.count * r.elements for r in records)
+    idle = sum(_idle(model, block) for block in model.blocks)
+    linear = sum(_count(p) for p in dense if p.linear) + sum(r.count * r.elements for r in records) - idle
+    groups = model.cache_groups().values()
+    return Size(
+        parameters=total,
+        active_parameters=total - idle,
+        weight_bytes=sum(_bytes(p, run_bytes) for p in dense) + sum(r.count * r.elements for r in records) * run_bytes,
+        expert_bytes=records[0].elements * run_bytes if records else 0,
+        expert_count=sum(r.count for r in records),
+        kinds=kinds,
+        token_bytes=sum(g.elements * n * _width(g.dtype, run_bytes) for g, n in groups if g.per == "token"),
+        sequence_bytes=sum(g.elements * n * _width(g.dtype, run_bytes) for g, n in groups if g.per == "sequence"),
+        token_flops=2 * linear + sum(_mixer_flops(block) for block in model.blocks),
+        context_flops=sum(_context_flops(block) for block in model.blocks),
+    )
+
+
+def _kind(model: Model, block: Block, numbers: tuple[int, ...]) -> LayerKind:
+    name = " + ".join(str(type(b.body).__struct_config__.tag) for b in block.branches)
+    dense = sum(map(_count, block_parameters(model, block)))
+    records = [expert_record(model, b) for b in block.branches if isinstance(b.body, MoE)]
+    routed = sum(r.count * r.elements for r in records)
+    return LayerKind(name, numbers, dense + routed, dense + routed - _idle(model, block))
+
+
+def _idle(model: Model, block: Block) -> int:
+    """Elements of routed experts that one token leaves alone."""
+    found = 0
+    for branch in block.branches:
+        if isinstance(branch.body, MoE):
+            record = expert_record(model, branch)
+            found += (record.count - min(branch.body.router.top_k, record.count)) * record.elements
+    return found
+
+
+def _mixer_flops(block: Block) -> int:
+    found = 0
+    for branch in block.branches:
+        if isinstance(branch.body, GatedDelta):
+            d = branch.body
+            found += DELTA_FLOPS * d.value_heads * d.key_dim * d.value_dim + 2 * d.conv_channels * d.conv_width
+    return found
+
+
+def _context_flops(block: Block) -> int:
+    bodies = [b.body for b in block.branches if isinstance(b.body, Attention)]
+    return sum(2 * a.heads * (a.head_dim + a.v_dim) for a in bodies)
+
+
+def _count(p: Parameter) -> int:
+    return math.prod(p.shape)
+
+
+def _bytes(p: Parameter, run_bytes: int) -> int:
+    return _count(p) * _width(p.precision, run_bytes)
+
+
+def _width(dtype: str, run_bytes: int) -> int:
+    return 4 if dtype == "float32" else run_bytes

@@ -1,0 +1,1 @@
+"""From a spec to regions and a schedule; the same interpreter runs them eagerly."""

@@ -1,0 +1,3 @@
+"""From the files of a checkpoint to parameters and expert banks in memory."""
+
+from __future__ import annotations
