@@ -1,74 +1,97 @@
 // Products of small blocks: dot products of weight rows as they lie in memory (few rows of x), and packed tiles (many).
 
-// Rows of x that one pass over a weight row serves; with four accumulators each they fill half the vector registers.
+// Rows of x that one pass over a weight row serves. With two weight rows and two accumulators each, 4 fill half of the
+// AVX-512 registers and 2 half of the others.
 constexpr int kDotRows = FTC_ISA >= 2 ? 4 : 2;
 
 // What x must be for a product with w as it lies: bfloat16 where there is a bfloat16 dot product, else float32.
 template <class TX, class TW>
 using Operand = std::conditional_t<FTC_ISA == 3 && sizeof(TX) == 2 && sizeof(TW) == 2, bf16, float>;
 
-// out[n] = lanes of x_n . w. Four accumulators over the whole length, whatever N is: a row's bits do not depend on it.
-template <int N, class TX, class TW>
-inline void dot_row(const TX* const* x, const TW* w, int64_t count, int64_t ahead, F* out) {
-  F acc[N][4];
-  for (int n = 0; n < N; n++)
-    for (int u = 0; u < 4; u++) acc[n][u] = set1(0);
+// out[r][n] = lanes of x_n . w_r. Two accumulators take turns over the whole length, whatever R and N are, so that a
+// row's bits do not depend on the batch.
+template <int R, int N, class TX, class TW>
+inline void dot_block(const TX* const* x, const TW* w, int64_t w_stride, int64_t count, int64_t ahead, F (*out)[N]) {
+  F acc[R][N][2];
+  for (int r = 0; r < R; r++)
+    for (int n = 0; n < N; n++) acc[r][n][0] = acc[r][n][1] = set1(0);
   int64_t i = 0;
 #if FTC_ISA == 3
   if constexpr (sizeof(TX) == 2) {
     static_assert(sizeof(TW) == 2, "see Operand");
-    for (; i + 128 <= count; i += 128)
-      for (int u = 0; u < 4; u++) {
-        prefetch(w + i + 32 * u + ahead);
-        __m512bh ws = (__m512bh)_mm512_loadu_si512(w + i + 32 * u);
-        for (int n = 0; n < N; n++)
-          acc[n][u] = _mm512_dpbf16_ps(acc[n][u], ws, (__m512bh)_mm512_loadu_si512(x[n] + i + 32 * u));
+    for (; i + 64 <= count; i += 64)
+      for (int u = 0; u < 2; u++) {
+        __m512bh xs[N];
+        for (int n = 0; n < N; n++) xs[n] = (__m512bh)_mm512_loadu_si512(x[n] + i + 32 * u);
+        for (int r = 0; r < R; r++) {
+          const TW* at = w + r * w_stride + i + 32 * u;
+          prefetch(at + ahead);
+          __m512bh ws = (__m512bh)_mm512_loadu_si512(at);
+          for (int n = 0; n < N; n++) acc[r][n][u] = _mm512_dpbf16_ps(acc[r][n][u], ws, xs[n]);
+        }
       }
     for (int u = 0; i < count; i += 32, u++) {
       __mmask32 mask = count - i < 32 ? (__mmask32)((1ull << (count - i)) - 1) : ~__mmask32(0);
-      __m512bh ws = (__m512bh)_mm512_maskz_loadu_epi16(mask, w + i);
-      for (int n = 0; n < N; n++)
-        acc[n][u] = _mm512_dpbf16_ps(acc[n][u], ws, (__m512bh)_mm512_maskz_loadu_epi16(mask, x[n] + i));
+      for (int r = 0; r < R; r++) {
+        __m512bh ws = (__m512bh)_mm512_maskz_loadu_epi16(mask, w + r * w_stride + i);
+        for (int n = 0; n < N; n++)
+          acc[r][n][u] = _mm512_dpbf16_ps(acc[r][n][u], ws, (__m512bh)_mm512_maskz_loadu_epi16(mask, x[n] + i));
+      }
     }
   }
 #endif
   if constexpr (sizeof(TX) == 4) {
-    for (; i + 4 * W <= count; i += 4 * W) {
-      for (int64_t line = 0; line < 4 * W * int64_t(sizeof(TW)); line += 64) prefetch((const char*)(w + i + ahead) + line);
-      for (int u = 0; u < 4; u++) {
-        F ws = load(w + i + W * u);
-        for (int n = 0; n < N; n++) acc[n][u] = fma(ws, load(x[n] + i + W * u), acc[n][u]);
+    for (; i + 2 * W <= count; i += 2 * W) {
+      for (int r = 0; r < R; r++)
+        for (int64_t line = 0; line < 2 * W * int64_t(sizeof(TW)); line += 64)
+          prefetch((const char*)(w + r * w_stride + i + ahead) + line);
+      for (int u = 0; u < 2; u++) {
+        F xs[N];
+        for (int n = 0; n < N; n++) xs[n] = load(x[n] + i + W * u);
+        for (int r = 0; r < R; r++) {
+          F ws = load(w + r * w_stride + i + W * u);
+          for (int n = 0; n < N; n++) acc[r][n][u] = fma(ws, xs[n], acc[r][n][u]);
+        }
       }
     }
     for (int u = 0; i < count; i += W, u++) {
       int rest = int(count - i < W ? count - i : W);
-      F ws = load_n(w + i, rest);
-      for (int n = 0; n < N; n++) acc[n][u] = fma(ws, load_n(x[n] + i, rest), acc[n][u]);
+      for (int r = 0; r < R; r++) {
+        F ws = load_n(w + r * w_stride + i, rest);
+        for (int n = 0; n < N; n++) acc[r][n][u] = fma(ws, load_n(x[n] + i, rest), acc[r][n][u]);
+      }
     }
   }
-  for (int n = 0; n < N; n++) out[n] = (acc[n][0] + acc[n][1]) + (acc[n][2] + acc[n][3]);
+  for (int r = 0; r < R; r++)
+    for (int n = 0; n < N; n++) out[r][n] = acc[r][n][0] + acc[r][n][1];
 }
 
-// out[n * out_stride + r] = x_n . w_r for `rows` (up to 4) weight rows, one after the other.
+// out[n * out_stride + r] = x_n . w_r for `rows` (up to 4) weight rows: one at a time for one row of x, a single stream
+// being the fastest to read, two at a time for more, which then load half as often.
 template <int N, class TX, class TW>
 inline void dot_rows(const TX* const* x, const TW* w, int64_t w_stride, int rows, int64_t count, int64_t ahead,
                      float* out, int64_t out_stride) {
   F lanes[4][N];
-  for (int r = 0; r < 4; r++)
-    if (r < rows) dot_row<N>(x, w + r * w_stride, count, ahead, lanes[r]);
-    else for (int n = 0; n < N; n++) lanes[r][n] = set1(0);
+  int r = 0;
+  if constexpr (N > 1)
+    for (; r + 2 <= rows; r += 2) dot_block<2, N>(x, w + r * w_stride, w_stride, count, ahead, lanes + r);
+  for (; r < rows; r++) dot_block<1, N>(x, w + r * w_stride, w_stride, count, ahead, lanes + r);
+  for (; r < 4; r++)
+    for (int n = 0; n < N; n++) lanes[r][n] = set1(0);
   for (int n = 0; n < N; n++) {
     float sums[4];
     sum4(lanes[0][n], lanes[1][n], lanes[2][n], lanes[3][n], sums);
-    for (int r = 0; r < rows; r++) out[n * out_stride + r] = sums[r];
+    for (r = 0; r < rows; r++) out[n * out_stride + r] = sums[r];
   }
 }
 
-// The same for any number of weight rows and of x. Contiguous rows are prefetched 4 KiB ahead, spread ones by rows.
+// The same for any number of weight rows and of x. Weights are prefetched 4 KiB ahead but at least as far as the rows that
+// are read side by side reach; rows spread widely (keys of one head) by eight rows.
 template <class TX, class TW>
 inline void dots(const TX* const* x, int n, const TW* w, int64_t w_stride, int64_t w_rows, int64_t count, float* out,
                  int64_t out_stride) {
-  int64_t ahead = w_stride < 2 * count ? 4096 / int64_t(sizeof(TW)) : 8 * w_stride;
+  int64_t ahead = 4096 / int64_t(sizeof(TW)), pair = n > 1 ? 2 * w_stride : 0;
+  ahead = w_stride >= 2 * count ? 8 * w_stride : ahead > pair ? ahead : pair;
   for (int64_t r = 0; r < w_rows; r += 4) {
     const TW* at = w + r * w_stride;
     int rows = int(w_rows - r < 4 ? w_rows - r : 4), m = 0;

@@ -110,7 +110,7 @@ async def _serve(
         address = f"[{host}]" if ":" in host else host
         click.echo(f"listening on http://{address}:{listening.getsockname()[1]}")
         watching = asyncio.create_task(_watch(engine, server, served.name))
-        await server._serve(sockets=[listening])
+        await server.serve(sockets=[listening])
         watching.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await watching
@@ -121,15 +121,14 @@ async def _serve(
 
 
 def _stop_on_signals(server: uvicorn.Server) -> None:
-    """The first Ctrl-C or SIGTERM lets streams end, the second cuts them.
-
-    uvicorn's own handlers raise the signal once more at its end, which would cut the engine's shutdown short.
-    """
+    """The first Ctrl-C or SIGTERM lets streams end, the second cuts them."""
 
     def stop() -> None:
         server.force_exit = server.should_exit
         server.should_exit = True
 
+    # uvicorn's own handlers raise the signal once more at its end, which would cut the engine's shutdown short.
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop)
 

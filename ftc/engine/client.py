@@ -161,9 +161,7 @@ class EngineClient:
             if self.state == "stopped":
                 raise NotReadyError("the server is stopping")
             if left <= 0:
-                raise NotReadyError(
-                    f"the engine is not ready: {self.progress.phase}", hint="GET /health tells when it is"
-                )
+                raise NotReadyError(f"the engine is not ready: {self.progress.phase}", hint="GET /health tells when it is")
             try:
                 await asyncio.wait_for(self.changed(), left)
             except TimeoutError:

@@ -252,9 +252,7 @@ class ScriptedEngine:
         del self._running[id]
         self._deadlines.pop(id, None)
         self._out.append(
-            Tokens(
-                id=id, tokens=new, logprobs=logprobs, cached=running.cached, finish=finish, stop_id=stop_id, error=error
-            )
+            Tokens(id=id, tokens=new, logprobs=logprobs, cached=running.cached, finish=finish, stop_id=stop_id, error=error)
         )
 
     def _logprob(self, token: int, best: int) -> Logprob:
@@ -287,9 +285,7 @@ class ScriptedEngine:
 def _shared(one: list[int], other: list[int]) -> int:
     """Length of the common beginning."""
     pairs = zip(one, other, strict=False)
-    return next(
-        (at for at, (a, b) in enumerate(islice(pairs, min(len(one), len(other)))) if a != b), min(len(one), len(other))
-    )
+    return next((at for at, (a, b) in enumerate(islice(pairs, min(len(one), len(other)))) if a != b), min(len(one), len(other)))
 
 
 def main(arguments: list[str]) -> int:

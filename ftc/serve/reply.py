@@ -82,9 +82,7 @@ class Reply:
         finally:
             await steps.aclose()
         choices = [
-            Choice(
-                index, _message(assemblers[index]), finish, Logprobs(logprobs[index]) if self._with_logprobs else None
-            )
+            Choice(index, _message(assemblers[index]), finish, Logprobs(logprobs[index]) if self._with_logprobs else None)
             for index, finish in sorted(finishes.items())
         ]
         return Completion(self.id, self._created, self._name, choices, self._usage(), service_tier=self._tier)

@@ -6,6 +6,9 @@ from typing import Literal
 
 import msgspec
 
+from ftc.errors import SpecError
+from ftc.spec.parameter import Parameter, require_positive
+
 
 class Activation(msgspec.Struct, frozen=True):
     """act(gate) * up where `gated`, else act(up).
@@ -17,6 +20,14 @@ class Activation(msgspec.Struct, frozen=True):
     gated: bool = True
     limit: float = 0.0
     alpha: float = 0.0
+
+    @property
+    def inputs(self) -> int:
+        """How many widths the projection before it has."""
+        return 2 if self.gated else 1
+
+    def describe(self) -> str:
+        return f"gated {self.kind}" if self.gated else self.kind
 
 
 def SwiGLU(limit: float = 0.0, alpha: float = 0.0) -> Activation:
@@ -37,6 +48,19 @@ class MLP(msgspec.Struct, frozen=True, tag="mlp"):
     width: int
     activation: Activation = Activation()
     bias: bool = False
+
+    def parameters(self, hidden: int) -> list[Parameter]:
+        inner = self.activation.inputs * self.width
+        own = [Parameter("gate_up", (inner, hidden), linear=True), Parameter("down", (hidden, self.width), linear=True)]
+        if self.bias:
+            own += [Parameter("gate_up_bias", (inner,)), Parameter("down_bias", (hidden,))]
+        return own
+
+    def check(self, where: str) -> None:
+        require_positive(where, width=self.width)
+
+    def describe(self) -> str:
+        return f"dense, width {self.width}, {self.activation.describe()}"
 
 
 class Groups(msgspec.Struct, frozen=True):
@@ -87,6 +111,47 @@ class MoE(msgspec.Struct, frozen=True, tag="moe"):
     router: Router
     experts: Experts
     shared: SharedExpert | None = None
+
+    @property
+    def choices(self) -> int:
+        """Ids the router chooses from: experts, then identities."""
+        return self.experts.count + self.experts.identity
+
+    def parameters(self, hidden: int) -> list[Parameter]:
+        """Dense parameters; the experts' own matrices are records of the bank."""
+        own = [Parameter("router", (self.choices, hidden), linear=True)]
+        if self.router.bias:
+            own.append(Parameter("router_bias", (self.choices,), "float32"))
+        if self.shared is not None:
+            own += [
+                Parameter("shared_gate_up", (self.shared.activation.inputs * self.shared.width, hidden), linear=True),
+                Parameter("shared_down", (hidden, self.shared.width), linear=True),
+            ]
+            if self.shared.gate != "none":
+                own.append(Parameter("shared_gate", (1, hidden), linear=True))
+        return own
+
+    def check(self, where: str) -> None:
+        require_positive(where, experts=self.experts.count, width=self.experts.width, top_k=self.router.top_k)
+        if self.router.top_k > self.choices:
+            raise SpecError(f"takes more than the {self.choices} experts", where=f"{where}: top_k", value=self.router.top_k)
+        groups = self.router.groups
+        if groups is not None and (self.choices % groups.count or not 0 < groups.taken <= groups.count):
+            raise SpecError(
+                f"{self.choices} experts do not fall into such groups",
+                where=f"{where}: groups",
+                value=(groups.count, groups.taken),
+            )
+
+    def describe(self) -> str:
+        e = self.experts
+        text = f"{e.count} experts of width {e.width}, top {self.router.top_k} by {self.router.score}"
+        text += f", {e.activation.describe()}"
+        if e.identity:
+            text += f", {e.identity} identity experts"
+        if self.shared is not None:
+            text += f", shared expert of width {self.shared.width}" + (" with a gate" if self.shared.gate != "none" else "")
+        return text
 
 
 FFN = MLP | MoE

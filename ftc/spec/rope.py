@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from ftc.errors import SpecError
+
 
 class Linear(msgspec.Struct, frozen=True, tag="linear"):
     """Every position is divided by `factor`."""
@@ -48,6 +50,13 @@ class Rope(msgspec.Struct, frozen=True):
     at: Literal["head", "tail"] = "head"
     pairing: Literal["half_split", "interleaved"] = "half_split"
     scaling: Scaling | None = None
+
+    def check(self, where: str, head_dim: int) -> None:
+        """Raises SpecError where such a part of a head cannot be turned in pairs."""
+        if self.dim % 2 or not 0 < self.dim <= head_dim:
+            raise SpecError(
+                f"rope needs an even number of at most {head_dim} elements", where=f"{where}: rope.dim", value=self.dim
+            )
 
     def frequencies(self) -> list[float]:
         """Radians per position of each of the dim/2 pairs."""

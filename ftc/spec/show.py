@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from ftc.spec.ffn import FFN, MLP, MoE
-from ftc.spec.mixer import Attention, GatedDelta, Mixer
 from ftc.spec.model import Block, Model
 from ftc.spec.size import Size
 
@@ -30,7 +28,7 @@ def summary(model: Model, size: Size) -> list[tuple[str, str]]:
 
 def branches(block: Block) -> list[tuple[str, str]]:
     """(branch name, description) of one layer."""
-    return [(b.name, _body(b.body)) for b in block.branches]
+    return [(b.name, b.body.describe()) for b in block.branches]
 
 
 def numbers(blocks: tuple[int, ...]) -> str:
@@ -58,41 +56,3 @@ def bytes_text(count: float) -> str:
         if count >= size:
             return f"{count / size:.{3 if count / size < 1000 else 4}g} {unit}"
     return f"{count:.0f} B"
-
-
-def _body(body: Mixer | FFN) -> str:
-    match body:
-        case Attention():
-            return _attention(body)
-        case GatedDelta() as d:
-            heads = f"{d.value_heads} value and {d.key_heads} key heads of {d.key_dim} x {d.value_dim}"
-            return f"gated delta, {heads}, convolution {d.conv_width}"
-        case MLP():
-            return f"dense, width {body.width}, {_activation(body.activation.kind, body.activation.gated)}"
-        case MoE(router=router, experts=experts, shared=shared):
-            text = f"{experts.count} experts of width {experts.width}, top {router.top_k} by {router.score}"
-            text += f", {_activation(experts.activation.kind, experts.activation.gated)}"
-            if experts.identity:
-                text += f", {experts.identity} identity experts"
-            if shared is not None:
-                text += f", shared expert of width {shared.width}" + (" with a gate" if shared.gate != "none" else "")
-            return text
-
-
-def _attention(a: Attention) -> str:
-    text = f"attention, {a.heads} heads and {a.kv_heads} key/value heads of {a.head_dim}"
-    if a.v_dim != a.head_dim:
-        text += f" (values {a.v_dim})"
-    text += ", no rope" if a.rope is None else f", rope on {a.rope.dim} with theta {a.rope.theta:g}"
-    extras = (
-        (a.qk_norm is not None, "query and key norms"),
-        (a.gate is not None, "output gate"),
-        (a.window > 0, f"window {a.window}"),
-        (a.sinks, "sinks"),
-        (a.indexer is not None, f"top {a.indexer.top_k if a.indexer else 0} indexed tokens"),
-    )
-    return ", ".join([text, *(word for there, word in extras if there)])
-
-
-def _activation(kind: str, gated: bool) -> str:
-    return f"gated {kind}" if gated else kind

@@ -6,15 +6,11 @@ import math
 
 import msgspec
 
-from ftc.spec.ffn import MoE
-from ftc.spec.mixer import Attention, GatedDelta
+from ftc.spec.ffn import FFN, MoE
 from ftc.spec.model import Block, Model
 from ftc.spec.parameters import Parameter, block_parameters, expert_record, model_parameters
 
 RUN_BYTES = 2  # bytes of an element of "run" type where nothing else is said: bfloat16
-
-# Multiplications and additions for each state element and token: decay 1, read 2, correct 2, query 2.
-DELTA_FLOPS = 7
 
 
 class LayerKind(msgspec.Struct, frozen=True):
@@ -57,6 +53,7 @@ def measure(model: Model, run_bytes: int = RUN_BYTES) -> Size:
     idle = sum(_idle(model, block) for block in model.blocks)
     linear = sum(_count(p) for p in dense if p.linear) + sum(r.count * r.elements for r in records) - idle
     groups = model.cache_groups().values()
+    mixers = [b.body for block in model.blocks for b in block.branches if not isinstance(b.body, FFN)]
     return Size(
         parameters=total,
         active_parameters=total - idle,
@@ -66,8 +63,8 @@ def measure(model: Model, run_bytes: int = RUN_BYTES) -> Size:
         kinds=kinds,
         token_bytes=sum(g.elements * n * _width(g.dtype, run_bytes) for g, n in groups if g.per == "token"),
         sequence_bytes=sum(g.elements * n * _width(g.dtype, run_bytes) for g, n in groups if g.per == "sequence"),
-        token_flops=2 * linear + sum(_mixer_flops(block) for block in model.blocks),
-        context_flops=sum(_context_flops(block) for block in model.blocks),
+        token_flops=2 * linear + sum(m.step_flops() for m in mixers),
+        context_flops=sum(m.context_flops() for m in mixers),
     )
 
 
@@ -87,20 +84,6 @@ def _idle(model: Model, block: Block) -> int:
             record = expert_record(model, branch)
             found += (record.count - min(branch.body.router.top_k, record.count)) * record.elements
     return found
-
-
-def _mixer_flops(block: Block) -> int:
-    found = 0
-    for branch in block.branches:
-        if isinstance(branch.body, GatedDelta):
-            d = branch.body
-            found += DELTA_FLOPS * d.value_heads * d.key_dim * d.value_dim + 2 * d.conv_channels * d.conv_width
-    return found
-
-
-def _context_flops(block: Block) -> int:
-    bodies = [b.body for b in block.branches if isinstance(b.body, Attention)]
-    return sum(2 * a.heads * (a.head_dim + a.v_dim) for a in bodies)
 
 
 def _count(p: Parameter) -> int:

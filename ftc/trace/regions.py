@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ftc.spec.ffn import FFN, MoE
-from ftc.spec.mixer import Attention
 from ftc.spec.model import Block, Model
 from ftc.spec.parameters import block_parameters, expert_record, model_parameters
 from ftc.trace.inputs import Step
@@ -82,7 +81,7 @@ def _block_inputs(model: Model, block: Block) -> Iterator[str]:
     if any(g.per == "sequence" for _, g in groups):
         yield from ("step.state_in", "step.state_out")
     yield from (f"w.{path}" for path in parameters)
-    yield from (f"const.{b.name}.rope" for b in mixers if isinstance(b.body, Attention) and b.body.rope is not None)
+    yield from (f"const.{b.name}.{name}" for b in mixers for name in b.body.constants())  # type: ignore[union-attr]
     for name in dict.fromkeys(g.name for _, g in groups):
         yield from (f"pool.{name}", f"state.{name}")
     yield from (f"ord.{branch}.{group.name}" for branch, group in groups)

@@ -31,9 +31,7 @@ class Peer:
     def __enter__(self) -> Peer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.socket.close()
         try:
             self.process.wait(5)

@@ -24,9 +24,7 @@ ENDLESS = {"tokens": [5, 6, 7], "endless": True}
 
 
 def request(id: str, max_tokens: int = 4, tokens: list[int] | None = None, **fields: Any) -> Submit:
-    return Submit(
-        id=id, tokens=tokens or [1, 2, 3], sampling=Sampling(temperature=0.0), max_tokens=max_tokens, **fields
-    )
+    return Submit(id=id, tokens=tokens or [1, 2, 3], sampling=Sampling(temperature=0.0), max_tokens=max_tokens, **fields)
 
 
 @asynccontextmanager
@@ -247,5 +245,23 @@ def test_control_reaches_the_engine(tmp_path: Path) -> None:
             engine.control(Control(verb="drain"))
             with pytest.raises(OverloadError):
                 await collect(engine.submit(request("r")))
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_that_does_not_come_back_is_tried_again_ever_more_slowly(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, client={"restart_wait_s": 0.3}) as engine:
+            path = tmp_path / "script.json"
+            good = path.read_text()
+            path.write_text(json.dumps({"rules": [], "load": {"fail": "the disk is gone"}}))
+            os.kill(engine.pid, signal.SIGKILL)
+            await until(lambda: engine.restarts >= 3, 8)
+            with pytest.raises(NotReadyError):
+                await collect(engine.submit(request("r")))
+            path.write_text(good)
+            await asyncio.wait_for(engine.ready(), 10)
+            assert 3 <= engine.restarts <= 4
+            assert len((await collect(engine.submit(request("s", 3))))[0]) == 3
 
     asyncio.run(scenario())

@@ -12,10 +12,12 @@ CALL = '</think>\n\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "
 RULES = [
     {"tail": "Echo", "echo": True},
     {"tail": "-3 C", "text": "It is cold.\n</think>\n\nMinus three in Oslo."},
+    {"tail": "Think, then call", "text": "I need the weather.\n" + CALL},
     {"tail": "Think and call", "text": "I need the weather.\n" + CALL},
     {"tail": "Call two", "text": CALL + "\n<tool_call>" + CALL.split("<tool_call>")[1].replace("Oslo", "Lima")},
     {"tail": "Count", "text": "</think>\n\n1 2 3 4 5 6 7 8 9", "endless": True},
     {"tail": "Draw", "draw": 24},
+    {"tail": "odd sentence", "draw": 48},
     {"tail": "Letters", "text": "</think>\n\nABC DEFGHIJ K"},
     {"tail": "Fail now", "text": "</think>\n\n1 2 3 4 5 6", "fault": {"error_after": 0}},
     {"tail": "Fail later", "text": "</think>\n\n1 2 3 4 5 6", "fault": {"error_after": 6}},

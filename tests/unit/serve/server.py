@@ -84,9 +84,7 @@ class Server:
             time.sleep(0.005)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._server.should_exit = True
         self._thread.join(15)
         assert not self._thread.is_alive()

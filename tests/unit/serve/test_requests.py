@@ -215,13 +215,33 @@ def test_health_answers_while_a_large_body_is_read(server: Server) -> None:
 
 
 def test_the_same_seed_c058(server: Server) -> None:
-    def draw(seed: int) -> str:
-        message = server.ask("Draw", seed=seed).json()["choices"][0]["message"]
-        return message.get("reasoning_content", "") + (message["content"] or "")
+    recorded = case("c058")["input"]
 
-    assert draw(7) == draw(7) != draw(8)
-    assert draw(-1) == draw(-1)
-    assert len({server.ask("Draw").text.split('"message"')[1] for _ in range(3)}) == 3
+    def said(**fields: Any) -> str:
+        response = server.post(recorded["base"] | fields)
+        assert response.status_code == 200
+        return json.dumps(response.json()["choices"])
+
+    answers = [said(**{key: value for key, value in run.items() if key != "with"}) for run in recorded["runs"]]
+    assert answers[0] == answers[1] == answers[2] != answers[3]
+    assert said(seed=-1) == said(seed=-1)
+    assert len({said() for _ in range(3)}) == 3
+
+
+def test_logprobs_with_reasoning_and_tools_c060(server: Server) -> None:
+    recorded = case("c060")["input"]
+    answer = server.post(recorded["base"]).json()
+    whole = answer["choices"][0]["logprobs"]["content"]
+    streamed = [
+        entry
+        for chunk in server.events(recorded["base"])[:-1]
+        for entry in (chunk["choices"][0]["logprobs"] or {"content": []})["content"]
+    ]
+    assert streamed == whole
+    assert len(whole) == answer["usage"]["completion_tokens"]
+    for entry in whole:
+        assert entry["logprob"] <= 0 and len(entry["top_logprobs"]) == 2
+        assert bytes(entry["bytes"]).decode("utf-8", "replace") == entry["token"]
 
 
 def test_thinking_switches_c032(server: Server) -> None:
@@ -263,9 +283,7 @@ def test_stop_strings(server: Server) -> None:
 
 
 def test_cached_tokens_are_reported(server: Server) -> None:
-    counts = [
-        server.ask("long " * 300 + "Say hi").json()["usage"]["prompt_tokens_details"]["cached_tokens"] for _ in range(2)
-    ]
+    counts = [server.ask("long " * 300 + "Say hi").json()["usage"]["prompt_tokens_details"]["cached_tokens"] for _ in range(2)]
     assert counts[0] < 50 < 250 < counts[1]
 
 
