@@ -21,19 +21,31 @@ class Setting(msgspec.Struct, frozen=True):
     doc: str
 
 
+API_KEY = Setting(
+    "FTC_API_KEY", "none: open to all", "Keys that clients must send, separated by commas; each one opens the server."
+)
+API_KEY_FILE = Setting("FTC_API_KEY_FILE", "none", "A file with more such keys, one a line; lines with # are comments.")
 CACHE = Setting(
     "FTC_CACHE",
     "$XDG_CACHE_HOME/ftc, else ~/.cache/ftc",
     "Folder of the compiled artefacts. It may be deleted at any time; what is missing is made again.",
 )
+CORS = Setting(
+    "FTC_CORS", "none", "Origins whose pages may use the server, separated by commas, such as http://localhost:3000; * is any."
+)
 LOG = Setting("FTC_LOG", "info", "Least severe log lines shown: debug, info, warning or error.")
+NONCE = Setting(
+    "FTC_NONCE",
+    "drop",
+    "What is done with a system block that some agents change with every request, at the cost of the cache: drop or keep.",
+)
 THREADS = Setting(
     "FTC_THREADS",
     "the CPUs this process may run on",
     "Threads of the CPU kernels, one pool for native and compiled code.",
 )
 
-SETTINGS = (CACHE, LOG, THREADS)
+SETTINGS = (API_KEY, API_KEY_FILE, CACHE, CORS, LOG, NONCE, THREADS)
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -41,6 +53,35 @@ LEVELS = ("debug", "info", "warning", "error")
 def read(setting: Setting) -> str | None:
     """The variable's text, or None when it is unset or empty."""
     return os.environ.get(setting.name, "").strip() or None
+
+
+def api_keys() -> tuple[str, ...]:
+    """The keys of the server, from the variable and from the file; none means open to all. Raises FtcError."""
+    keys = [key.strip() for key in (read(API_KEY) or "").split(",")]
+    if text := read(API_KEY_FILE):
+        try:
+            lines = Path(text).expanduser().read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise FtcError(f"the key file cannot be read: {error}", where=API_KEY_FILE.name, value=text) from error
+        from_file = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+        if not from_file:
+            # An empty file must not open a server that was meant to be closed.
+            raise FtcError("the key file holds no key", where=API_KEY_FILE.name, value=text)
+        keys += from_file
+    return tuple(dict.fromkeys(key for key in keys if key))
+
+
+def cors_origins() -> tuple[str, ...]:
+    """Origins whose pages may use the server."""
+    return tuple(origin.strip().rstrip("/") for origin in (read(CORS) or "").split(",") if origin.strip())
+
+
+def keeps_nonce() -> bool:
+    """Whether a system block that changes with every request stays. Raises FtcError for any other word."""
+    word = (read(NONCE) or "drop").lower()
+    if word not in ("drop", "keep"):
+        raise FtcError("not a choice", where=NONCE.name, value=word, hint="use drop or keep.")
+    return word == "keep"
 
 
 def cache_dir() -> Path:

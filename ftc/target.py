@@ -55,6 +55,16 @@ def cpu_target(threads: int, native: bool) -> Target:
     return Target("cpu", isa(), threads, ("native",) if native else ())
 
 
+def sim_target(threads: int, native: bool) -> Target:
+    """A GPU played by this machine: its lowering, with streams and slots in host memory."""
+    return Target("sim", isa(), threads, ("native",) if native else ())
+
+
+def cuda_target(capability: str, threads: int) -> Target:
+    """A GPU such as "sm_90"; `threads` serve the CPU branch."""
+    return Target("cuda", capability, threads, ("triton", "library"))
+
+
 def versions() -> dict[str, str]:
     """What compiled code depends on, read without importing torch."""
     from importlib.metadata import PackageNotFoundError, version

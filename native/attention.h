@@ -61,17 +61,16 @@ inline void write_token(const Paged& pages, int64_t s, int64_t row) {
 
 inline F cap(F x, float softcap) { return set1(softcap) * tanh(x / set1(softcap)); }
 
-// p[first, last) = e^(cap(x) - largest), 0 elsewhere in [0, count); returns the sum. count is a multiple of W.
-inline float soft_maximum(float* x, int64_t count, int64_t first, int64_t last, float softcap, float before,
+// p[first, last) = e^(cap(scale x) - largest), 0 elsewhere in [0, count); returns the sum. count is a multiple of W.
+inline float soft_maximum(float* x, int64_t count, int64_t first, int64_t last, float scale, float softcap, float before,
                           float* largest) {
-  for (int64_t i = 0; i < first; i++) x[i] = -INFINITY;
-  for (int64_t i = last; i < count; i++) x[i] = -INFINITY;
-  F tops = set1(before), total = set1(0);
+  F tops = set1(before), total = set1(0), factor = set1(scale);
   int64_t from = first / W * W, to = (last + W - 1) / W * W;
   for (int64_t i = from; i < to; i += W) {
-    F value = load(x + i);
-    if (softcap > 0) {
-      store(x + i, cap(value, softcap));
+    F value = load(x + i) * factor;
+    if (softcap > 0) value = cap(value, softcap);
+    store(x + i, value);
+    if (i < first || i + W > last) {
       for (int64_t j = i; j < i + W; j++)
         if (j < first || j >= last) x[j] = -INFINITY;
       value = load(x + i);
@@ -126,14 +125,57 @@ struct Split {
   int64_t s, begin, rows, first_block, blocks, first_task, first_part;
 };
 
+constexpr int kValueRows = FTC_ISA >= 2 ? 8 : 4;
+
+// Pool addresses of the keys [start, start + count) that lie in [low, high) and in live pages, null for the others.
+template <class TP>
+inline void key_addresses(const Paged& pages, int64_t s, int64_t start, int64_t count, int64_t low, int64_t high,
+                          const TP** at) {
+  for (int64_t j = 0; j < count; j++) at[j] = nullptr;
+  for (int64_t key = start < low ? low : start; key < high && key < start + count;) {
+    int64_t end = (key / pages.a.page_tokens + 1) * pages.a.page_tokens;
+    end = end < high ? end : high, end = end < start + count ? end : start + count;
+    const TP* from = pages.live(s, key / pages.a.page_tokens) ? (const TP*)pages.a.pool + pages.offset(s, key) : nullptr;
+    for (; key < end; key++, from = from ? from + pages.token : nullptr) at[key - start] = from;
+  }
+}
+
+// scores[query][kKeyBlock] by packed tiles: from four queries a kv head on, adding up lanes costs more than packing.
+template <class T, class TP, class Query>
+inline void panel_scores(const Paged& pages, int64_t s, int64_t kv_head, int64_t start, int64_t low, int64_t high,
+                         Query query, int64_t queries, float* scores) {
+  using C = Cell<T, TP>;
+  int64_t d = pages.a.head_dim, steps = cells<C>(d), tiles = (queries + kTileRows - 1) / kTileRows;
+  C* q = scratch_of<C>(kOwn3, (tiles * kTileRows + kTileOuts) * steps + d + W);
+  C *panel = q + tiles * kTileRows * steps, *nothing = panel + kTileOuts * steps;
+  memset(nothing, 0, (d + W) * sizeof(C));
+  for (int64_t first = 0; first < queries; first += kTileRows)
+    pack_rows<C, T>([&](int m) { return query(first + m); },
+                    int(queries - first < kTileRows ? queries - first : kTileRows), kTileRows, d, q + first * steps);
+  const TP* at[kKeyBlock];
+  key_addresses(pages, s, start, kKeyBlock, low, high, at);
+  for (int64_t j = (low - start) / kTileOuts * kTileOuts; j < high - start; j += kTileOuts) {
+    pack_rows<C, TP>([&](int r) { return at[j + r] ? at[j + r] + kv_head * d : (const TP*)nothing; }, kTileOuts,
+                     kTileOuts, d, panel);
+    for (int64_t first = 0; first < queries; first += kTileRows) {
+      float c[kTileRows * kTileOuts];
+      int count = int(queries - first < kTileRows ? queries - first : kTileRows);
+      multiply(q + first * steps, panel, steps, count, c);
+      for (int m = 0; m < count; m++)
+        memcpy(scores + (first + m) * kKeyBlock + j, c + m * kTileOuts, kTileOuts * sizeof(float));
+    }
+  }
+}
+
 // One key block of one kv head: per query a part {largest, sum, value sums[value_dim]}.
 template <class T, class TP>
 inline void attend_block(const Paged& pages, const Split& split, int64_t kv_head, int64_t block, float* parts) {
   const Attention& a = pages.a;
   int64_t group = a.heads / a.kv_heads, queries = split.rows * group, d = a.head_dim, part = a.value_dim + 2;
   int64_t start = block * kKeyBlock, s = split.s, position = a.lengths[s];
+  using O = Operand<T, TP>;
   float* memory = scratch_of<float>(kOwn, queries * (d + kKeyBlock));
-  const float** x = scratch_of<const float*>(kOwn2, queries);
+  const O** x = scratch_of<const O*>(kOwn2, queries);
   float* scores = memory + queries * d;
   int64_t low = start + kKeyBlock, high = start;  // keys of the block that any query needs
   for (int64_t r = 0; r < split.rows; r++) {
@@ -142,13 +184,11 @@ inline void attend_block(const Paged& pages, const Split& split, int64_t kv_head
     first = first < start ? start : first, last = last > start + kKeyBlock ? start + kKeyBlock : last;
     low = first < low ? first : low, high = last > high ? last : high;
   }
+  auto query = [&](int64_t i) {
+    return (const T*)a.q + (split.begin + i / group) * a.q_stride + (kv_head * group + i % group) * d;
+  };
+  if (group < 4) operands<O, T>(query, int(queries), d, memory, x);
   for (int64_t i = 0; i < queries; i++) {
-    const T* q = (const T*)a.q + (split.begin + i / group) * a.q_stride + (kv_head * group + i % group) * d;
-    for (int64_t j = 0; j < d; j += W) {
-      int rest = int(d - j < W ? d - j : W);
-      store_n(memory + i * d + j, load_n(q + j, rest) * set1(a.scale), rest);
-    }
-    x[i] = memory + i * d;
     float* out = parts + i * part;
     out[0] = -INFINITY;
     for (int64_t j = 1; j < part; j++) out[j] = 0;
@@ -161,9 +201,12 @@ inline void attend_block(const Paged& pages, const Split& split, int64_t kv_head
       key = end;
     }
   };
-  runs([&](int64_t key, int64_t end, const TP* at) {
-    dots(x, int(queries), at + kv_head * d, pages.token, end - key, d, scores + key - start, kKeyBlock);
-  });
+  if (group >= 4)
+    panel_scores<T, TP>(pages, s, kv_head, start, low, high, query, queries, scores);
+  else
+    runs([&](int64_t key, int64_t end, const TP* at) {
+      dots(x, int(queries), at + kv_head * d, pages.token, end - key, d, scores + key - start, kKeyBlock);
+    });
   for (int64_t i = 0; i < queries; i++) {
     int64_t at = position + i / group, first = pages.first_key(at) - start, last = at + 1 - start;
     first = first < 0 ? 0 : first, last = last > kKeyBlock ? kKeyBlock : last;
@@ -173,7 +216,7 @@ inline void attend_block(const Paged& pages, const Split& split, int64_t kv_head
       continue;
     }
     float* out = parts + i * part;
-    out[1] = soft_maximum(p, kKeyBlock, first, last, a.softcap, -INFINITY, out);
+    out[1] = soft_maximum(p, kKeyBlock, first, last, a.scale, a.softcap, -INFINITY, out);
   }
   runs([&](int64_t key, int64_t end, const TP* at) {
     const TP* v = at + a.kv_heads * d + kv_head * a.value_dim;
@@ -183,7 +226,7 @@ inline void attend_block(const Paged& pages, const Split& split, int64_t kv_head
         add_values<size.value>(scores + i * kKeyBlock + key - start, kKeyBlock, v, pages.token, end - key, a.value_dim,
                                parts + i * part + 2, part);
     };
-    some(std::integral_constant<int, 4>());
+    some(std::integral_constant<int, kValueRows>());
     some(std::integral_constant<int, 1>());
   });
 }
@@ -229,7 +272,7 @@ template <class T, class TP>
 inline void attend(const Attention& a) {
   Paged pages(a);
   a.state[1] += int32_t(pages.faults);
-  int64_t rows = a.offsets[a.sequences], group = a.heads / a.kv_heads, part = a.value_dim + 2;
+  int64_t group = a.heads / a.kv_heads, part = a.value_dim + 2, longest = 0;
   Split* splits = scratch_of<Split>(kShared2, a.sequences);
   Strip* strips = scratch_of<Strip>(kShared3, a.sequences);
   int64_t split_count = 0, strip_count = 0, tasks = 0, strip_tasks = 0, floats = 0, keys = 0;
@@ -237,7 +280,7 @@ inline void attend(const Attention& a) {
     int64_t begin = a.offsets[s], count = a.offsets[s + 1] - begin, position = a.lengths[s];
     if (count <= 0) continue;
     if (position < 0) position = 0;  // every row is a fault: one harmless block
-    keys += count * (position + count);
+    keys += count * (position + count), longest = count > longest ? count : longest;
     if (count > kDecodeRows) {
       strips[strip_count++] = {s, begin, count, strip_tasks};
       strip_tasks += strips_of(a, count);
@@ -249,9 +292,11 @@ inline void attend(const Attention& a) {
   }
   float* parts = scratch_of<float>(kShared4, floats + 1);
   Tasks writes, blocks, joins, tiles;
-  parallel(keys * a.heads * a.head_dim > 65536, [&] {
-    writes.run(a.sequences, [&](int64_t s) {
-      for (int64_t row = a.offsets[s]; row < a.offsets[s + 1]; row++)
+  parallel(keys * a.heads * a.head_dim > 131072, [&] {
+    int64_t pieces = (longest + 63) / 64;
+    writes.run(a.sequences * pieces, [&](int64_t task) {
+      int64_t s = task / pieces, row = a.offsets[s] + task % pieces * 64, end = a.offsets[s + 1];
+      for (end = end < row + 64 ? end : row + 64; row < end; row++)
         if (!pages.fault[row]) write_token<T, TP>(pages, s, row);
     });
     barrier();
@@ -275,7 +320,6 @@ inline void attend(const Attention& a) {
         join_parts<T>(pages, split, r, task % a.heads, parts + split.first_part);
     });
   });
-  (void)rows;
 }
 
 inline void attention(const Attention& a) {

@@ -13,12 +13,31 @@ from cffi import FFI
 HERE = Path(__file__).resolve().parent
 # setuptools compiles from the project root and wants relative paths; the in-place build below compiles elsewhere.
 FOLDER = str(HERE) if __name__ == "__main__" else os.path.relpath(HERE)
-SOURCES = ["dispatch.cpp", "measure.cpp", "sample.cpp", "isa_scalar.cpp", "isa_avx2.cpp", "isa_avx512.cpp",
-           "isa_avx512_bf16.cpp"]
+SOURCES = [
+    "dispatch.cpp",
+    "measure.cpp",
+    "sample.cpp",
+    "tape.cpp",
+    "worker.cpp",
+    "isa_scalar.cpp",
+    "isa_avx2.cpp",
+    "isa_avx512.cpp",
+    "isa_avx512_bf16.cpp",
+]
 # No -march: the wheel stays portable, each isa_*.cpp raises its own target. No -ffast-math: NaN marks a fault.
-FLAGS = ["-std=c++17", "-O3", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden", "-Wall",
-         # gcc 12 warns about its own AVX-512 headers otherwise
-         "-Wno-uninitialized", "-Wno-maybe-uninitialized"]
+FLAGS = [
+    "-std=c++17",
+    "-O3",
+    "-fopenmp",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-g0",  # the interpreter was built with -g, which makes the library 13 MB instead of 2
+    # gcc 12 warns about its own AVX-512 headers otherwise
+    "-Wno-uninitialized",
+    "-Wno-maybe-uninitialized",
+]
 
 
 def declarations() -> str:

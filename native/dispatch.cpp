@@ -114,11 +114,12 @@ FTC_API int ftc_experts(uintptr_t x, int x_dtype, int64_t x_stride, uintptr_t id
                         int64_t gate_stride, uintptr_t up, int64_t up_stride, uintptr_t down, int64_t down_stride,
                         int w_dtype, uintptr_t ordinal, int64_t experts, int activation, float limit, float alpha,
                         uintptr_t out, int64_t rows, int64_t top_k, int64_t hidden, int64_t width,
-                        uintptr_t rows_live) {
+                        uintptr_t rows_live, uintptr_t gate_bias, uintptr_t up_bias, uintptr_t down_bias) {
   if (!known(x_dtype) || !known(w_dtype)) return 1;
   kernels().experts({at(x), x_dtype, x_stride, at<int32_t>(ids), at<float>(weights), at(gate), gate_stride, at(up),
                      up_stride, at(down), down_stride, w_dtype, scalar_at(ordinal) * experts, experts, activation,
-                     limit, alpha, at(out), live_rows(rows, rows_live), top_k, hidden, width});
+                     limit, alpha, at(out), live_rows(rows, rows_live), top_k, hidden, width, at(gate_bias),
+                     at(up_bias), at(down_bias)});
   return 0;
 }
 
@@ -141,7 +142,8 @@ FTC_API int ftc_causal_conv(uintptr_t x, int x_dtype, int64_t x_stride, uintptr_
                             uintptr_t ordinal, uintptr_t state_in, uintptr_t state_out, uintptr_t offsets,
                             int64_t sequences, int64_t layers, int64_t channels, int64_t width, int silu,
                             uintptr_t out) {
-  if (!known(x_dtype) || !known(weight_dtype) || !known(bias_dtype) || !known(pool_dtype)) return 1;
+  if (!known(x_dtype) || !known(weight_dtype) || !known(bias_dtype) || !known(pool_dtype) || width > kWidestConv)
+    return 1;
   kernels().causal_conv({at(x), x_dtype, x_stride, at(weight), weight_dtype, at(bias), bias_dtype, at(pool),
                          pool_dtype, at<int32_t>(state), scalar_at(ordinal), at<int32_t>(state_in),
                          at<int32_t>(state_out), at<int32_t>(offsets), sequences, layers, channels, width, silu,

@@ -60,10 +60,20 @@ struct Grouping {
 template <class TX, class TW>
 struct Bank {
   const TX* x;
-  const TW *gate, *up, *down;
+  const TW *gate, *up, *down, *gate_bias, *up_bias, *down_bias;
   explicit Bank(const Experts& a)
-      : x((const TX*)a.x), gate((const TW*)a.gate), up((const TW*)a.up), down((const TW*)a.down) {}
+      : x((const TX*)a.x), gate((const TW*)a.gate), up((const TW*)a.up), down((const TW*)a.down),
+        gate_bias((const TW*)a.gate_bias), up_bias((const TW*)a.up_bias), down_bias((const TW*)a.down_bias) {}
 };
+
+// What `activate` gets of the first products of `n` columns from `i` on: biases are added, and without a gate `up` comes first.
+template <class TX, class TW>
+inline F hidden_of(const Experts& a, const Bank<TX, TW>& bank, int64_t expert, int64_t i, int n, F gate, F up) {
+  int64_t at = (expert - a.base) * a.width + i;
+  if (bank.gate && bank.gate_bias) gate = gate + load_n(bank.gate_bias + at, n);
+  if (bank.up_bias) (bank.gate ? up : gate) = (bank.gate ? up : gate) + load_n(bank.up_bias + at, n);
+  return activate(gate, up, bank.gate, a);
+}
 
 constexpr int kBatch = 8, kWidest = 128;  // rows and intermediate columns that one small product covers
 
@@ -79,14 +89,15 @@ inline void hidden_few(const Experts& a, const Bank<TX, TW>& bank, int64_t exper
     for (int j = 0; j < wide; j += W) {
       float* at = h + m * kWidest + j;
       int rest = wide - j < W ? wide - j : W;
-      store_n(at, activate(load_n(at, rest), load_n(up + (bank.gate ? m * kWidest + j : 0), rest), bank.gate, a), rest);
+      F other = load_n(up + (bank.gate ? m * kWidest + j : 0), rest);
+      store_n(at, hidden_of(a, bank, expert, i + j, rest, load_n(at, rest), other), rest);
     }
 }
 
-// Sum over k of weight * (sum of the row's parts) into out[row, column ...].
-template <class TX, class Part>
-inline void combine(const Experts& a, const int32_t* place, int parts, int64_t row, int64_t column, int64_t count,
-                    Part part) {
+// Sum over k of weight * (sum of the row's parts, and the expert's bias) into out[row, column ...].
+template <class TX, class TW, class Part>
+inline void combine(const Experts& a, const TW* bias, const int32_t* place, int parts, int64_t row, int64_t column,
+                    int64_t count, Part part) {
   TX* out = (TX*)a.out + row * a.hidden + column;
   for (int64_t j = 0; j < count; j += W) {
     int rest = int(count - j < W ? count - j : W);
@@ -95,6 +106,7 @@ inline void combine(const Experts& a, const int32_t* place, int parts, int64_t r
       if (place[pair] < 0) continue;
       F value = load_n(part(place[pair], 0) + j, rest);
       for (int p = 1; p < parts; p++) value = value + load_n(part(place[pair], p) + j, rest);
+      if (bias) value = value + load_n(bias + a.ids[pair] * a.hidden + column + j, rest);
       total = fma(set1(a.weights[pair]), value, total);
     }
     store_n(out + j, total, rest);
@@ -118,7 +130,7 @@ inline void experts_decode(const Experts& a) {
   float* memory = std::is_same<O, TX>::value ? nullptr : scratch_of<float>(kShared4, a.rows * a.hidden);
   operands<O, TX>([&](int m) { return bank.x + m * a.x_stride; }, int(a.rows), a.hidden, memory, rows);
   Tasks products, sums;
-  parallel(pairs.group_count * a.width * a.hidden * int64_t(sizeof(TW)) * 3 > 65536, [&] {
+  parallel(pairs.group_count * a.width * a.hidden * int64_t(sizeof(TW)) * 3 > kWorthBytes, [&] {
     products.run(pairs.group_count * chunks, [&](int64_t task) {
       const Group& group = pairs.groups[task / chunks];
       int p = int(task % chunks);
@@ -142,7 +154,8 @@ inline void experts_decode(const Experts& a) {
     barrier();
     sums.run(a.rows * blocks, [&](int64_t task) {
       int64_t column = task % blocks * block;
-      combine<TX>(a, pairs.place, chunks, task / blocks, column, a.hidden - column < block ? a.hidden - column : block,
+      combine<TX>(a, bank.down_bias, pairs.place, chunks, task / blocks, column,
+                  a.hidden - column < block ? a.hidden - column : block,
                   [&](int64_t place, int p) { return part(place, p) + column; });
     });
   });
@@ -183,6 +196,12 @@ inline void experts_prefill(const Experts& a) {
                          x_panels + (group.first_tile + m / kTileRows) * x_tile);
     });
     barrier();
+    // The weights that this thread will most likely pack next, spread over the steps of the tiles before.
+    auto soon = [&](const TW* w, int64_t i, int64_t tile) -> const char* {
+      int64_t at = tile * x_steps * 64;
+      if (at >= kTileOuts * a.hidden * int64_t(sizeof(TW))) return nullptr;
+      return (const char*)(w + (i + threads() * kTileOuts) * a.hidden) + at;
+    };
     int64_t steps = x_steps > h_steps ? x_steps : h_steps;
     C* gate_panel = scratch_of<C>(kOwn, (kRun > 2 * kTileOuts ? kRun : 2 * kTileOuts) * steps);
     C* up_panel = gate_panel + kTileOuts * steps;
@@ -208,10 +227,13 @@ inline void experts_prefill(const Experts& a) {
         int64_t tile = group.first_tile + m / kTileRows;
         float c[kTileRows * kTileOuts], d[kTileRows * kTileOuts];
         TH h[kTileRows * kTileOuts];
-        multiply(x_panels + tile * x_tile, up_panel, x_steps, rows, d);
-        if (bank.gate) multiply(x_panels + tile * x_tile, gate_panel, x_steps, rows, c);
+        multiply(x_panels + tile * x_tile, up_panel, x_steps, rows, d, soon(up, i, m / kTileRows));
+        if (bank.gate) multiply(x_panels + tile * x_tile, gate_panel, x_steps, rows, c, soon(gate, i, m / kTileRows));
         const float* gates = bank.gate ? c : d;
-        for (int j = 0; j < rows * kTileOuts; j += W) store(h + j, activate(load(gates + j), load(d + j), bank.gate, a));
+        for (int j = 0; j < rows * kTileOuts; j += W) {
+          int own = j % kTileOuts, rest = wide - own < W ? wide - own : W;
+          if (rest > 0) store(h + j, hidden_of(a, bank, group.expert, i + own, rest, load(gates + j), load(d + j)));
+        }
         pack_rows<C, TH>([&](int r) { return h + r * kTileOuts; }, rows, kTileRows, wide,
                          h_panels + tile * h_tile + cells<C>(i) * kTileRows);
       }
@@ -247,7 +269,8 @@ inline void experts_prefill(const Experts& a) {
       });
       barrier();
       second[2 * s + 1].run(a.rows, [&](int64_t row) {
-        combine<TX>(a, pairs.place, 1, row, column, columns, [&](int64_t place, int) { return y + place * slab; });
+        combine<TX>(a, bank.down_bias, pairs.place, 1, row, column, columns,
+                    [&](int64_t place, int) { return y + place * slab; });
       });
       barrier();
     }

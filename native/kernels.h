@@ -10,6 +10,9 @@ struct bf16 {
 };
 
 enum DType { kFloat = 0, kBfloat = 1 };
+constexpr int64_t kMassBlock = 256;  // tokens of one partial sum of sample
+constexpr int kWidestConv = 16;  // taps of causal_conv
+
 enum Activation { kSilu = 0, kGeluTanh = 1, kRelu2 = 2 };
 enum Score { kSoftmax = 0, kSigmoid = 1, kSqrtSoftplus = 2 };
 enum Isa { kScalar = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Bf16 = 3, kIsaCount = 4 };
@@ -33,6 +36,7 @@ struct Experts {
   int activation; float limit, alpha;
   void* out;
   int64_t rows, top_k, hidden, width;
+  const void *gate_bias, *up_bias, *down_bias;  // [experts, width or hidden] of w_dtype, or null
 };
 
 struct Attention {
@@ -81,9 +85,12 @@ struct Kernels {
   void (*causal_conv)(const CausalConv&);
   void (*delta_rule)(const DeltaRule&);
   void (*route)(const Route&);
-  // Of sample: largest of a row, and exp((x - top) * inverse_temperature) of a row, in place.
+  // Of sample, over a row: the largest; mass = exp((x - top) * inverse_temperature); number and mass of the x >= from;
+  // zero mass where x <= cut or mass < least. Masses are summed by blocks of kMassBlock into sums.
   float (*row_max)(const float* x, int64_t count);
-  void (*row_exp)(float* x, int64_t count, float top, float inverse_temperature);
+  void (*row_mass)(const float* x, float* mass, int64_t count, float top, float inverse_temperature, double* sums);
+  void (*row_above)(const float* x, const float* mass, int64_t count, float from, int64_t* number, double* total);
+  void (*row_keep)(const float* x, float* mass, int64_t count, float cut, float least, double* sums);
 };
 
 extern const Kernels scalar_kernels, avx2_kernels, avx512_kernels, avx512_bf16_kernels;

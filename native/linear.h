@@ -34,7 +34,7 @@ inline void linear_decode(const Linear& a) {
   block = block < 4 ? 4 : block > 64 ? 64 : block;
   int64_t count = (a.outs + block - 1) / block;
   Tasks tasks;
-  parallel(a.outs * a.ins * int64_t(sizeof(TW)) > 65536, [&] {
+  parallel(a.outs * a.ins * int64_t(sizeof(TW)) > kWorthBytes, [&] {
     tasks.run(count, [&](int64_t task) {
       float c[8 * 64];
       int64_t out = task * block, outs = a.outs - out < block ? a.outs - out : block;

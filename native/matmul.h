@@ -1,20 +1,22 @@
 // Products of small blocks: dot products of weight rows as they lie in memory (few rows of x), and packed tiles (many).
 
-// Rows of x that one pass over a weight row serves. With two weight rows and two accumulators each, 4 fill half of the
-// AVX-512 registers and 2 half of the others.
-constexpr int kDotRows = FTC_ISA >= 2 ? 4 : 2;
+// Rows of x that one pass over weight rows serves, weight rows read side by side where several rows of x share them, and
+// accumulators of one product. Together they fill half of the registers; 8 lanes need 4 accumulators, since 2 would wait
+// for each other at 26 GB/s.
+constexpr int kDotRows = FTC_ISA >= 2 ? 4 : 2, kDotSide = FTC_ISA >= 2 ? 2 : 1, kDotChains = FTC_ISA >= 2 ? 2 : 4;
 
 // What x must be for a product with w as it lies: bfloat16 where there is a bfloat16 dot product, else float32.
 template <class TX, class TW>
 using Operand = std::conditional_t<FTC_ISA == 3 && sizeof(TX) == 2 && sizeof(TW) == 2, bf16, float>;
 
-// out[r][n] = lanes of x_n . w_r. Two accumulators take turns over the whole length, whatever R and N are, so that a
+// out[r][n] = lanes of x_n . w_r. kDotChains accumulators take turns over the whole length, whatever R and N are, so that a
 // row's bits do not depend on the batch.
 template <int R, int N, class TX, class TW>
 inline void dot_block(const TX* const* x, const TW* w, int64_t w_stride, int64_t count, int64_t ahead, F (*out)[N]) {
-  F acc[R][N][2];
+  F acc[R][N][kDotChains];
   for (int r = 0; r < R; r++)
-    for (int n = 0; n < N; n++) acc[r][n][0] = acc[r][n][1] = set1(0);
+    for (int n = 0; n < N; n++)
+      for (int u = 0; u < kDotChains; u++) acc[r][n][u] = set1(0);
   int64_t i = 0;
 #if FTC_ISA == 3
   if constexpr (sizeof(TX) == 2) {
@@ -41,11 +43,11 @@ inline void dot_block(const TX* const* x, const TW* w, int64_t w_stride, int64_t
   }
 #endif
   if constexpr (sizeof(TX) == 4) {
-    for (; i + 2 * W <= count; i += 2 * W) {
+    for (; i + kDotChains * W <= count; i += kDotChains * W) {
       for (int r = 0; r < R; r++)
-        for (int64_t line = 0; line < 2 * W * int64_t(sizeof(TW)); line += 64)
+        for (int64_t line = 0; line < kDotChains * W * int64_t(sizeof(TW)); line += 64)
           prefetch((const char*)(w + r * w_stride + i + ahead) + line);
-      for (int u = 0; u < 2; u++) {
+      for (int u = 0; u < kDotChains; u++) {
         F xs[N];
         for (int n = 0; n < N; n++) xs[n] = load(x[n] + i + W * u);
         for (int r = 0; r < R; r++) {
@@ -63,26 +65,41 @@ inline void dot_block(const TX* const* x, const TW* w, int64_t w_stride, int64_t
     }
   }
   for (int r = 0; r < R; r++)
-    for (int n = 0; n < N; n++) out[r][n] = acc[r][n][0] + acc[r][n][1];
+    for (int n = 0; n < N; n++) {
+      out[r][n] = acc[r][n][0] + acc[r][n][1];
+      if (kDotChains == 4) out[r][n] = out[r][n] + (acc[r][n][2] + acc[r][n][kDotChains - 1]);
+    }
 }
 
-// out[n * out_stride + r] = x_n . w_r for `rows` (up to 4) weight rows: one at a time for one row of x, a single stream
-// being the fastest to read, two at a time for more, which then load half as often.
-template <int N, class TX, class TW>
-inline void dot_rows(const TX* const* x, const TW* w, int64_t w_stride, int rows, int64_t count, int64_t ahead,
-                     float* out, int64_t out_stride) {
-  F lanes[4][N];
-  int r = 0;
-  if constexpr (N > 1)
-    for (; r + 2 <= rows; r += 2) dot_block<2, N>(x, w + r * w_stride, w_stride, count, ahead, lanes + r);
-  for (; r < rows; r++) dot_block<1, N>(x, w + r * w_stride, w_stride, count, ahead, lanes + r);
-  for (; r < 4; r++)
-    for (int n = 0; n < N; n++) lanes[r][n] = set1(0);
+// out[n * out_stride + r] = x_n . w_r for 4 weight rows or one: one at a time for one row of x, a single stream being the
+// fastest to read, two at a time for more, which then load half as often.
+template <int Rows, int N, class TX, class TW>
+inline void dot_rows(const TX* const* x, const TW* w, int64_t w_stride, int64_t count, int64_t ahead, float* out,
+                     int64_t out_stride) {
+  F lanes[Rows][N];
+  constexpr int together = N > 1 && Rows > 1 ? kDotSide : 1;
+#pragma GCC unroll 4
+  for (int r = 0; r < Rows; r += together)
+    dot_block<together, N>(x, w + r * w_stride, w_stride, count, ahead, lanes + r);
   for (int n = 0; n < N; n++) {
     float sums[4];
-    sum4(lanes[0][n], lanes[1][n], lanes[2][n], lanes[3][n], sums);
-    for (r = 0; r < rows; r++) out[n * out_stride + r] = sums[r];
+    F zero = set1(0);
+    if (Rows == 4) sum4(lanes[0][n], lanes[Rows / 4][n], lanes[Rows / 2][n], lanes[Rows - 1][n], sums);
+    else sum4(lanes[0][n], zero, zero, zero, sums);
+    for (int r = 0; r < Rows; r++) out[n * out_stride + r] = sums[r];
   }
+}
+
+template <int Rows, class TX, class TW>
+inline void dot_batch(const TX* const* x, int n, const TW* w, int64_t w_stride, int64_t count, int64_t ahead, float* out,
+                      int64_t out_stride) {
+  for (; n >= kDotRows; n -= kDotRows, x += kDotRows, out += kDotRows * out_stride)
+    dot_rows<Rows, kDotRows>(x, w, w_stride, count, ahead, out, out_stride);
+  if constexpr (kDotRows > 2) {
+    if (n == 3) dot_rows<Rows, 3>(x, w, w_stride, count, ahead, out, out_stride);
+    if (n == 2) dot_rows<Rows, 2>(x, w, w_stride, count, ahead, out, out_stride);
+  }
+  if (n == 1) dot_rows<Rows, 1>(x, w, w_stride, count, ahead, out, out_stride);
 }
 
 // The same for any number of weight rows and of x. Weights are prefetched 4 KiB ahead but at least as far as the rows that
@@ -90,20 +107,10 @@ inline void dot_rows(const TX* const* x, const TW* w, int64_t w_stride, int rows
 template <class TX, class TW>
 inline void dots(const TX* const* x, int n, const TW* w, int64_t w_stride, int64_t w_rows, int64_t count, float* out,
                  int64_t out_stride) {
-  int64_t ahead = 4096 / int64_t(sizeof(TW)), pair = n > 1 ? 2 * w_stride : 0;
+  int64_t ahead = 4096 / int64_t(sizeof(TW)), pair = n > 1 ? 2 * w_stride : 0, r = 0;
   ahead = w_stride >= 2 * count ? 8 * w_stride : ahead > pair ? ahead : pair;
-  for (int64_t r = 0; r < w_rows; r += 4) {
-    const TW* at = w + r * w_stride;
-    int rows = int(w_rows - r < 4 ? w_rows - r : 4), m = 0;
-    for (; m + kDotRows <= n; m += kDotRows)
-      dot_rows<kDotRows>(x + m, at, w_stride, rows, count, ahead, out + m * out_stride + r, out_stride);
-    float* to = out + m * out_stride + r;
-    if constexpr (kDotRows > 2) {
-      if (n - m == 3) dot_rows<3>(x + m, at, w_stride, rows, count, ahead, to, out_stride);
-      if (n - m == 2) dot_rows<2>(x + m, at, w_stride, rows, count, ahead, to, out_stride);
-    }
-    if (n - m == 1) dot_rows<1>(x + m, at, w_stride, rows, count, ahead, to, out_stride);
-  }
+  for (; r + 4 <= w_rows; r += 4) dot_batch<4>(x, n, w + r * w_stride, w_stride, count, ahead, out + r, out_stride);
+  for (; r < w_rows; r++) dot_batch<1>(x, n, w + r * w_stride, w_stride, count, ahead, out + r, out_stride);
 }
 
 // Points at `rows` rows of x as operands; rows of another type are converted into `memory` [rows, count].
@@ -273,12 +280,16 @@ inline void pack_columns(const T* w, int64_t w_stride, int outs, int64_t count, 
     }
 }
 
-// c[M][kTileOuts] = x panel . w panel. kStep, kRow: distance in cells of x between steps and between rows.
+// c[M][kTileOuts] = x panel . w panel. kStep, kRow: distance in cells of x between steps and between rows. next: memory
+// to prefetch, a line a step, null for none.
 template <int M, int kStep, int kRow, class C>
-inline void multiply_block(const C* x, const C* w, int64_t steps, float* c) {
+inline void multiply_block(const C* x, const C* w, int64_t steps, float* c, const char* next) {
   F acc[M][2];
   for (int m = 0; m < M; m++) acc[m][0] = acc[m][1] = set1(0);
-  for (int64_t i = 0; i < steps; i++, x += kStep, w += kTileOuts) {
+  int64_t stride = next ? 64 : 0;
+  next = next ? next : (const char*)w;
+  for (int64_t i = 0; i < steps; i++, x += kStep, w += kTileOuts, next += stride) {
+    prefetch(next);
 #if FTC_ISA == 3
     if constexpr (std::is_same<C, Pair>::value) {
       __m512bh w0 = (__m512bh)_mm512_loadu_si512(w), w1 = (__m512bh)_mm512_loadu_si512(w + W);
@@ -307,9 +318,9 @@ inline void multiply_block(const C* x, const C* w, int64_t steps, float* c) {
 
 // `rows` of a tile, rounded up to a third of it: the panel holds zeros or stale finite rows beyond.
 template <int kStep = kTileRows, int kRow = 1, class C>
-inline void multiply(const C* x, const C* w, int64_t steps, int rows, float* c) {
+inline void multiply(const C* x, const C* w, int64_t steps, int rows, float* c, const char* next = nullptr) {
   constexpr int third = kTileRows / 3;
-  if (rows > 2 * third) multiply_block<kTileRows, kStep, kRow>(x, w, steps, c);
-  else if (rows > third) multiply_block<2 * third, kStep, kRow>(x, w, steps, c);
-  else multiply_block<third, kStep, kRow>(x, w, steps, c);
+  if (rows > 2 * third) multiply_block<kTileRows, kStep, kRow>(x, w, steps, c, next);
+  else if (rows > third) multiply_block<2 * third, kStep, kRow>(x, w, steps, c, next);
+  else multiply_block<third, kStep, kRow>(x, w, steps, c, next);
 }

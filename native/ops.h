@@ -9,4 +9,5 @@
 #include "route.h"
 #include "rows.h"
 
-constexpr Kernels table = {linear, experts, attention, causal_conv, delta_rule, route, row_max, row_exp};
+constexpr Kernels table = {linear, experts, attention, causal_conv, delta_rule, route,
+                           row_max, row_mass, row_above, row_keep};

@@ -11,8 +11,8 @@
 namespace ftc {
 namespace {
 
-constexpr int kBins = 512;       // of the distance to the largest logit, 1/16 each in units of the temperature
-constexpr int64_t kBlock = 256;  // tokens of one partial sum
+constexpr int64_t kCandidates = 512;  // how many tokens around a cut are sorted, unless ties make them more
+constexpr int kHalvings = 40;         // of the range of logits, at most, until so few are left
 
 struct Row {
   float* logits;
@@ -51,85 +51,83 @@ void adjust(const Row& r) {
     }
 }
 
-// The last token kept in the order (logit descending, id ascending); everything before it is kept too.
-struct Cut {
-  float logit;
+// A row after penalties: logits, masses e^((x - top) / temperature), and masses summed by blocks.
+struct Masses {
+  const float* x;
+  float* mass;
+  double* sums;
+  int64_t vocab, blocks;
+  float top, low;  // largest logit; one below which no mass is left
+};
+
+struct Token {
+  float x, mass;
   int64_t id;
-  bool keeps(float x, int64_t i) const { return x > logit || (x == logit && i <= id); }
 };
 
-// Finds cuts by count and by mass with one histogram; only the bin that the cut falls into is sorted.
-class Cutter {
- public:
-  Cutter(const Row& r, const float* mass, float top)
-      : r_(r), mass_(mass), top_(top), scale_(16 / r.temperature), cut_{-INFINITY, r.vocab} {
-    for (int64_t i = 0; i < r.vocab; i++) {
-      if (!(mass[i] > 0)) continue;
-      int b = bin(r.logits[i]);
-      counts_[b]++, sums_[b] += mass[i];
-    }
+// The tokens with low <= logit < high and a mass, by falling logit, ties by id.
+int64_t sorted(const Masses& m, float low, float high, Token** out) {
+  Token* tokens = scratch_of<Token>(kOwn2, m.vocab);
+  int64_t count = 0;
+  for (int64_t i = 0; i < m.vocab;) {
+    // Few runs of 64 hold any: looking for one without branches goes many lanes at a time.
+    int64_t end = std::min(i + 64, m.vocab);
+    int any = 0;
+    for (int64_t j = i; j < end; j++) any |= (m.x[j] >= low) & (m.x[j] < high);
+    for (; any && i < end; i++)
+      if (m.x[i] >= low && m.x[i] < high && m.mass[i] > 0) tokens[count++] = {m.x[i], m.mass[i], i};
+    i = end;
   }
+  std::sort(tokens, tokens + count, [](const Token& a, const Token& b) { return a.x != b.x ? a.x > b.x : a.id < b.id; });
+  *out = tokens;
+  return count;
+}
 
-  void by_count(int64_t wanted) {
-    int64_t count = 0;
-    for (int b = 0; b < kBins; b++) {
-      if (count + counts_[b] >= wanted) {
-        int64_t* ids = sorted(b);
-        cut_ = {r_.logits[ids[wanted - count - 1]], ids[wanted - count - 1]};
-        last_ = b, kept_ = wanted - count;
-        return;
-      }
-      count += counts_[b];
-    }
+// Halves the range of logits around the place where enough(number, mass of the tokens above) turns true.
+template <class Enough>
+void narrow(const Masses& m, Enough enough, float* low, float* high, double* above) {
+  *low = m.low, *high = INFINITY, *above = 0;
+  int64_t low_number, high_number = 0;
+  double ignored;
+  kernels().row_above(m.x, m.mass, m.vocab, *low, &low_number, &ignored);
+  for (int n = 0; n < kHalvings && low_number - high_number > kCandidates; n++) {
+    float middle = 0.5f * (*low + (*high == INFINITY ? m.top : *high));
+    int64_t number;
+    double mass;
+    kernels().row_above(m.x, m.mass, m.vocab, middle, &number, &mass);
+    if (enough(number, mass)) *low = middle, low_number = number;
+    else *high = middle, high_number = number, *above = mass;
   }
+}
 
-  void by_mass(double share) {
-    double total = 0, seen = 0;
-    for (int b = 0; b < last_; b++) total += sums_[b];
-    if (last_ < kBins) {
-      int64_t* ids = sorted(last_);
-      for (int64_t j = 0; j < kept_; j++) total += mass_[ids[j]];
-    }
-    double wanted = share * total;
-    for (int b = 0; b <= last_ && b < kBins; b++) {
-      if (b < last_ && seen + sums_[b] < wanted) {
-        seen += sums_[b];
-        continue;
-      }
-      int64_t* ids = sorted(b);
-      int64_t count = b == last_ ? kept_ : counts_[b];
-      for (int64_t j = 0; j < count; j++) {
-        seen += mass_[ids[j]];
-        cut_ = {r_.logits[ids[j]], ids[j]};
-        if (seen >= wanted) return;
-      }
-    }
+// Zeroes the masses of all tokens outside top_k, top_p (within the top_k) and min_p.
+void cut(const Row& r, Masses& m) {
+  Token* tokens = nullptr;
+  int64_t kept = -1;  // how many of `tokens` stay; what is above the first stays too
+  float low, high;
+  double above, total = 0;
+  if (r.top_k > 0 && r.top_k < r.vocab) {
+    narrow(m, [&](int64_t number, double) { return number >= r.top_k; }, &low, &high, &above);
+    int64_t count = sorted(m, low, INFINITY, &tokens);
+    kept = count < r.top_k ? count : r.top_k;
+    for (int64_t j = 0; j < kept; j++) total += tokens[j].mass;
+    above = 0;
+  } else if (r.top_p < 1) {
+    for (int64_t b = 0; b < m.blocks; b++) total += m.sums[b];
+    narrow(m, [&](int64_t, double mass) { return mass >= r.top_p * total; }, &low, &high, &above);
+    kept = sorted(m, low, high, &tokens);
   }
-
-  Cut cut() const { return cut_; }
-
- private:
-  int bin(float x) const {
-    float b = (top_ - x) * scale_;
-    return b < kBins - 1 ? int(b) : kBins - 1;
+  if (kept > 0 && r.top_p < 1) {
+    int64_t j = 0;
+    while (j < kept && (above += tokens[j].mass) < r.top_p * total) j++;
+    kept = j < kept ? j + 1 : kept;
   }
-  int64_t* sorted(int b) {
-    int64_t *ids = scratch_of<int64_t>(kOwn2, r_.vocab), n = 0;
-    for (int64_t i = 0; i < r_.vocab; i++)
-      if (mass_[i] > 0 && bin(r_.logits[i]) == b) ids[n++] = i;
-    const float* x = r_.logits;
-    std::sort(ids, ids + n, [x](int64_t i, int64_t j) { return x[i] != x[j] ? x[i] > x[j] : i < j; });
-    return ids;
-  }
-
-  const Row& r_;
-  const float* mass_;
-  float top_, scale_;
-  Cut cut_;
-  int last_ = kBins;  // bin of the cut by count
-  int64_t kept_ = 0, counts_[kBins] = {};
-  double sums_[kBins] = {};
-};
+  float level = kept > 0 ? tokens[kept - 1].x : -INFINITY;
+  kernels().row_keep(m.x, m.mass, m.vocab, level, r.min_p, m.sums);
+  // The last one kept and its equals of lower id lie on the level, not above it.
+  for (int64_t j = kept - 1; j >= 0 && tokens[j].x == level; j--)
+    if (tokens[j].mass >= r.min_p) m.mass[tokens[j].id] = tokens[j].mass, m.sums[tokens[j].id / kMassBlock] += tokens[j].mass;
+}
 
 int32_t draw(const Row& r) {
   adjust(r);
@@ -140,46 +138,33 @@ int32_t draw(const Row& r) {
     while (r.logits[i] != top) i++;
     return int32_t(i);
   }
+  int64_t blocks = (r.vocab + kMassBlock - 1) / kMassBlock;
   float* mass = scratch_of<float>(kOwn, r.vocab);
-  memcpy(mass, r.logits, r.vocab * sizeof(float));
-  kernels().row_exp(mass, r.vocab, top, 1 / r.temperature);
-  if ((r.top_k > 0 && r.top_k < r.vocab) || r.top_p < 1 || r.min_p > 0) {
-    Cut cut = {-INFINITY, r.vocab};
-    if ((r.top_k > 0 && r.top_k < r.vocab) || r.top_p < 1) {
-      Cutter cutter(r, mass, top);
-      if (r.top_k > 0 && r.top_k < r.vocab) cutter.by_count(r.top_k);
-      if (r.top_p < 1) cutter.by_mass(r.top_p);
-      cut = cutter.cut();
-    }
-    for (int64_t i = 0; i < r.vocab; i++)
-      if (!cut.keeps(r.logits[i], i) || !(mass[i] >= r.min_p)) mass[i] = 0;
-  }
-  int64_t blocks = (r.vocab + kBlock - 1) / kBlock, last = -1;
   double* sums = scratch_of<double>(kOwn3, blocks);
-  double total = 0;
-  for (int64_t b = 0; b < blocks; b++) {
-    double part[4] = {};
-    int64_t i = b * kBlock, end = std::min(i + kBlock, r.vocab);
-    for (; i < end; i++) part[i & 3] += mass[i] > 0 ? mass[i] : 0;
-    sums[b] = (part[0] + part[1]) + (part[2] + part[3]);
-    total += sums[b];
-  }
-  double wanted = uniform(r.seed, r.position) * total, before = 0;
+  Masses m = {r.logits, mass, sums, r.vocab, blocks, top, top - 90 * r.temperature};
+  kernels().row_mass(r.logits, mass, r.vocab, top, 1 / r.temperature, sums);
+  if ((r.top_k > 0 && r.top_k < r.vocab) || r.top_p < 1 || r.min_p > 0) cut(r, m);
+  double total = 0, before = 0;
+  for (int64_t b = 0; b < blocks; b++) total += sums[b];
+  double wanted = uniform(r.seed, r.position) * total;
+  int64_t last = -1;
   for (int64_t b = 0; b < blocks; b++) {
     if (before + sums[b] <= wanted) {
       before += sums[b];
       continue;
     }
-    for (int64_t i = b * kBlock, end = std::min(i + kBlock, r.vocab); i < end; i++) {
+    double at = before;
+    for (int64_t i = b * kMassBlock, end = std::min(i + kMassBlock, r.vocab); i < end; i++) {
       if (!(mass[i] > 0)) continue;
-      last = i, before += mass[i];
-      if (before > wanted) return int32_t(i);
+      last = i, at += mass[i];
+      if (at > wanted) return int32_t(i);
     }
+    if (last >= 0) return int32_t(last);  // the block's own sum was rounded up past its tokens
+    before += sums[b];
   }
-  // Rounding left the target just above the last sum: the last token kept.
-  for (int64_t i = r.vocab - 1; last < 0; i--)
-    if (mass[i] > 0) last = i;
-  return int32_t(last);
+  for (int64_t i = r.vocab - 1; i >= 0; i--)
+    if (mass[i] > 0) return int32_t(i);
+  return -1;
 }
 
 template <class T>

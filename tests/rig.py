@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import torch
 from torch import Tensor
 
+from ftc import settings
+from ftc.compile.job import Job, compile_missing
+from ftc.compile.job import Plan as Keys
 from ftc.compile.program import Program
 from ftc.runtime.batch import Batch
 from ftc.runtime.open import open_model
@@ -17,6 +21,12 @@ from ftc.spec.model import Model
 from ftc.trace.inputs import Shape
 
 torch.set_grad_enabled(False)
+
+
+def compile_here(job: Job) -> int:
+    """Compiles what a job lacks without a child process, which a busy machine may leave waiting; how many regions."""
+    settings.export(TORCHINDUCTOR_CACHE_DIR=str(job.store().inductor_dir))
+    return len(list(compile_missing(Keys(job), job.shapes, lambda phase, done, total: None)))
 
 
 class Line:
@@ -33,16 +43,27 @@ class Line:
 
 
 class Rig:
-    """`compiled` waits for every program; else regions run uncompiled with the kernels of this machine."""
+    """`compiled` waits for every program; else regions run uncompiled with the kernels of this machine.
+
+    With `shapes` only these are compiled, in this process, and only their programs are used. `off`: passes switched off.
+    """
 
     def __init__(self, folder: Path, dtype: torch.dtype, *, compiled: bool = False, spec: Path | None = None,
-                 sequences: int = 8, context: int = 1024) -> None:  # fmt: skip
+                 sequences: int = 8, context: int = 1024, shapes: tuple[Shape, ...] | None = None,
+                 off: tuple[str, ...] = ()) -> None:  # fmt: skip
         self.opened = open_model(folder, spec, dtype)
+        job = msgspec.structs.replace(self.opened.job, off=off, shapes=shapes or self.opened.job.shapes)
+        self.opened = msgspec.structs.replace(self.opened, job=job)
+        if compiled and shapes:
+            compile_here(job)
         self.model: Model = self.opened.model
         table = pages_for(context)
         plan = Plan(context, sequences, sequences * table, sequences * table, sequences)
         self.pools = Pools(self.model.cache_groups(), dtype, plan)
         self.programs = self.opened.programs(self.pools.tensors, table, compiled=compiled)
+        if shapes:
+            self.programs.decode_rows = tuple(s.rows for s in shapes if s.mode == "decode")
+            self.programs.chunk_rows = tuple(s.rows for s in shapes if s.mode == "prefill")
         if compiled:
             assert self.programs.wait(), "no compiled programs"
         self._batches: dict[Shape, Batch] = {}

@@ -15,10 +15,13 @@ from typing import Any, Literal
 
 import msgspec
 
+from tests.zoo import FAMILIES, VOCAB
+
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText  # noqa: E402
 from transformers.utils import logging as library_logging  # noqa: E402
 
@@ -26,66 +29,11 @@ library_logging.disable_progress_bar()
 
 Layout = Literal["disk", "runtime"]
 
-VOCAB = 256
-PROMPT_TOKENS = 24
-NEW_TOKENS = 8
+PROMPT_TOKENS = 48
+NEW_TOKENS = 32
 
-_BASE: dict[str, Any] = dict(
-    vocab_size=VOCAB,
-    hidden_size=64,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=16,
-    intermediate_size=96,
-    max_position_embeddings=512,
-    bos_token_id=None,
-    eos_token_id=None,
-    pad_token_id=None,
-    tie_word_embeddings=False,
-)
-_ROUTED: dict[str, Any] = dict(num_experts=8, num_experts_per_tok=3, moe_intermediate_size=48)
-_DELTA: dict[str, Any] = dict(
-    linear_conv_kernel_dim=4,
-    linear_key_head_dim=16,
-    linear_value_head_dim=16,
-    linear_num_key_heads=2,
-    linear_num_value_heads=4,
-    shared_expert_intermediate_size=48,
-    rope_parameters=dict(
-        rope_type="default",
-        rope_theta=10000.0,
-        partial_rotary_factor=0.5,
-        mrope_section=[2, 1, 1],
-        mrope_interleaved=True,
-    ),
-)
-_TOWER: dict[str, Any] = dict(
-    depth=1,
-    hidden_size=16,
-    intermediate_size=16,
-    num_heads=2,
-    out_hidden_size=64,
-    num_position_embeddings=16,
-    patch_size=4,
-)
-_BANDS: dict[str, Any] = dict(
-    rope_type="llama3",
-    rope_theta=5e5,
-    factor=8.0,
-    low_freq_factor=1.0,
-    high_freq_factor=4.0,
-    original_max_position_embeddings=64,
-)
-
-# Each config has every kind of layer of its family at least once.
-FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {**_BASE, "num_hidden_layers": 2, "tie_word_embeddings": True, "rope_parameters": _BANDS},
-    "qwen3_moe": {**_BASE, **_ROUTED, "num_hidden_layers": 3, "mlp_only_layers": [1], "norm_topk_prob": True},
-    "qwen3_5_moe_text": {**_BASE, **_ROUTED, **_DELTA, "num_hidden_layers": 4},
-    # The same text model as it is published: under text_config, beside a vision tower.
-    "qwen3_5_moe": {**_BASE, **_ROUTED, **_DELTA, "num_hidden_layers": 4},
-}
-_WRAPPED = ("qwen3_5_moe",)
+_FINAL_NORMS = ("model.norm.weight", "language_model.norm.weight", "embedding_norm.weight", "final_layernorm.weight",
+                "norm_f.weight")  # fmt: skip
 
 
 class Oracle(msgspec.Struct, frozen=True):
@@ -104,19 +52,21 @@ class Oracle(msgspec.Struct, frozen=True):
 
 def build(name: str, *, seed: int = 0, layers: int | None = None, **changes: Any) -> torch.nn.Module:
     """The reference model of a family (float32, CPU, eval); `changes` are laid over its (text) config."""
-    fields = {**FAMILIES[name], **({} if layers is None else {"num_hidden_layers": layers}), **changes}
-    if name in _WRAPPED:
-        config = CONFIG_MAPPING[name](text_config=fields, vision_config=_TOWER)
+    family = FAMILIES[name]
+    fields = {**family.fields, **({} if layers is None else {"num_hidden_layers": layers}), **changes}
+    config_class = CONFIG_MAPPING[family.model_type or name]
+    if family.around is not None:
+        config = config_class(text_config=fields, **family.around)
         config.tie_word_embeddings = fields["tie_word_embeddings"]
     else:
-        config = CONFIG_MAPPING[name](**fields)
+        config = config_class(**fields)
     for part in (config, config.get_text_config()):
         part.eos_token_id = None
         part._attn_implementation = "eager"
         part._experts_implementation = "eager"
     torch.manual_seed(seed)
     with torch.no_grad():
-        kind = AutoModelForImageTextToText if name in _WRAPPED else AutoModelForCausalLM
+        kind = AutoModelForCausalLM if family.around is None else AutoModelForImageTextToText
         model = kind.from_config(config, dtype=torch.float32)
         _randomise(model, seed)
         model.tie_weights()
@@ -144,16 +94,24 @@ def write(
     model = build(name, seed=seed, layers=layers, **changes).to(dtype)
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder, save_original_format=layout == "disk")
+    rename = FAMILIES[name].rename
+    if layout == "disk" and rename is not None:
+        tensors = load_file(folder / "model.safetensors")
+        save_file({rename(n): t for n, t in tensors.items()}, folder / "model.safetensors", metadata={"format": "pt"})
     if flat_rope:
         _flatten_rope(folder / "config.json")
     return model.float()
 
 
-def oracle(model: torch.nn.Module, *, seed: int = 0, gap: float = 0.1, attempts: int = 16) -> Oracle:
+def oracle(
+    model: torch.nn.Module, *, seed: int = 0, gap: float = 0.1, attempts: int = 16, prompt: int = PROMPT_TOKENS,
+    new: int = NEW_TOKENS,
+) -> Oracle:  # fmt: skip
     """The first of `attempts` prompts whose greedy run is clear-cut by `gap`, else the clearest one."""
     best: Oracle | None = None
     for attempt in range(attempts):
-        found = _run(model, torch.randint(1, VOCAB, (1, PROMPT_TOKENS), generator=_generator(seed, f"prompt{attempt}")))
+        tokens = torch.randint(1, VOCAB, (1, prompt), generator=_generator(seed, f"prompt{attempt}"))
+        found = _run(model, tokens, new)
         if best is None or found.min_gap > best.min_gap:
             best = found
         if best.min_gap >= gap:
@@ -163,9 +121,9 @@ def oracle(model: torch.nn.Module, *, seed: int = 0, gap: float = 0.1, attempts:
 
 
 @torch.no_grad()
-def _run(model: Any, prompt: torch.Tensor) -> Oracle:
+def _run(model: Any, prompt: torch.Tensor, new: int) -> Oracle:
     length = prompt.shape[1]
-    out = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=NEW_TOKENS, do_sample=False)
+    out = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=new, do_sample=False)
     ids = out[:, :-1]
     logits = model(input_ids=ids, use_cache=False).logits[0].float()
     top = logits[length - 1 :].topk(2, dim=-1).values
@@ -178,40 +136,72 @@ def _generator(seed: int, name: str) -> torch.Generator:
 
 
 def _randomise(model: torch.nn.Module, seed: int) -> None:
-    """Values that keep activations of order one and make every parameter matter.
+    """Values that keep activations of order one and make every parameter and kept buffer matter.
 
     The library's own start values only tell what a vector is: ones are a plain norm weight, zeros a bias or a
     (1 + w) norm weight.
     """
-    tied = model.config.get_text_config().tie_word_embeddings
-    for name, p in model.named_parameters():
-        r = torch.randn(p.shape, generator=_generator(seed, name), dtype=torch.float32)
-        leaf = name.rpartition(".")[2]
-        ones = bool(p.abs().sum() > 0)
-        if leaf == "A_log":
-            new = 0.7 * r
-        elif leaf == "dt_bias":
-            new = 0.5 * r - 1.0
-        elif tied and name.endswith("model.norm.weight"):
-            # Random signs: else the input token's own embedding wins every time.
-            new = torch.sign(r) * (1.0 + 0.1 * r.abs()) - (0.0 if ones else 1.0)
-        elif p.dim() == 1:
-            new = p.mean().round() + (0.1 if ones else 0.2) * r
-        elif "conv" in name:
-            new = r / p.shape[-1] ** 0.5
-        elif "embed_tokens" in name:
-            new = 0.5 * r if tied else r
-        elif name.endswith("lm_head.weight"):
-            new = 4.0 * r / p.shape[-1] ** 0.5
-        else:
-            new = 1.3 * r / p.shape[-1] ** 0.5
-        p.copy_(new)
+    config = model.config.get_text_config()
+    passing = {
+        f"{prefix}.{b}" if prefix else b for prefix, m in model.named_modules() for b in m._non_persistent_buffers_set
+    }
+    buffers = {n: b for n, b in model.named_buffers() if n not in passing}
+    for name, p in {**dict(model.named_parameters()), **buffers}.items():
+        generator = _generator(seed, name)
+        if p.is_floating_point():
+            r = torch.randn(p.shape, generator=generator, dtype=torch.float32)
+            new = _values(name, p, r, config)
+            if new is not None:
+                p.copy_(new)
+        elif name.endswith("tid2eid"):  # experts of each token id, all different
+            order = torch.rand(p.shape[0], config.n_routed_experts, generator=generator).argsort(dim=-1)
+            p.copy_(order[:, : p.shape[1]].to(p.dtype))
+
+
+def _values(name: str, p: torch.Tensor, r: torch.Tensor, config: Any) -> torch.Tensor | None:
+    """What replaces `p`, made of the random `r`; None leaves fixed tables as they are."""
+    leaf = name.rpartition(".")[2]
+    ones = bool(p.abs().sum() > 0)
+    tied = getattr(config, "tie_word_embeddings", False)
+    if leaf == "A_log":
+        return 0.7 * r
+    if leaf == "dt_bias":
+        return 0.5 * r - 1.0
+    if leaf == "D":
+        return 1.0 + 0.2 * r
+    if leaf == "sinks":
+        return r
+    if "correction_bias" in leaf or leaf == "expert_bias":
+        return 0.2 * r
+    if leaf in ("slope_rate", "query_decay", "key_decay", "diagonal_decay"):
+        return None
+    if leaf.endswith("_scale") or leaf in ("scale", "layer_scalar"):
+        return 1.0 + 0.2 * r
+    if tied and name.endswith(_FINAL_NORMS):
+        # Random signs: else the input token's own embedding wins every time.
+        return torch.sign(r) * (1.0 + 0.1 * r.abs()) - (0.0 if ones else 1.0)
+    if p.dim() <= 1:
+        return p.mean().round() + (0.1 if ones else 0.2) * r
+    if "conv" in name and p.dim() == 3:
+        return r / p.shape[-1] ** 0.5
+    if "embed_tokens" in name or "word_embeddings" in name:
+        return 0.5 * r if tied else r
+    if p.dim() == 3:
+        # stacked experts: [E, out, in], but [E, in, out] where the library multiplies from the right
+        inputs = p.shape[1] if config.model_type in ("gpt_oss", "llama4_text") else p.shape[2]
+        return 1.4 * r / inputs**0.5
+    if name.endswith("lm_head.weight"):
+        return 4.0 * r / p.shape[-1] ** 0.5
+    return 1.2 * r / p.shape[-1] ** 0.5
 
 
 def _flatten_rope(path: Path) -> None:
     config = json.loads(path.read_text())
     part = config.get("text_config", config)
-    rope = part.pop("rope_parameters")
+    rope = part.get("rope_parameters")
+    if not rope or any(isinstance(v, dict) for v in rope.values()):  # a rope per kind of layer has no flat spelling
+        return
+    del part["rope_parameters"]
     part["rope_theta"] = rope.pop("rope_theta")
     if "partial_rotary_factor" in rope:
         part["partial_rotary_factor"] = rope.pop("partial_rotary_factor")

@@ -39,7 +39,10 @@ def command(target: str, system: str | None) -> None:
         # Imported here: 0.2 s that a wrong command line does not wait for.
         import httpx
 
-        http = stack.enter_context(httpx.Client(base_url=url, timeout=httpx.Timeout(10, read=60), trust_env=False))
+        keys = settings.api_keys()
+        headers = {"authorization": f"Bearer {keys[0]}"} if keys else {}
+        timeout = httpx.Timeout(10, read=60)
+        http = stack.enter_context(httpx.Client(base_url=url, headers=headers, timeout=timeout, trust_env=False))
         try:
             wait_until_ready(http)
             chat = Chat(http, system)

@@ -17,7 +17,7 @@ COMMANDS = {
     "chat": "Chat in the terminal, with a server or with a model.",
     "compile": "Compile a model for this machine ahead of time.",
     "trace": "Show the graphs of a model, before and after passes.",
-    "spec": "Show or check the spec of a model.",
+    "spec": "Show, check, compare or draft the spec of a model.",
     "doctor": "Say what machine this is and what is missing.",
 }
 

@@ -7,6 +7,7 @@ import contextlib
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,15 +97,16 @@ async def _serve(
         from ftc.serve.model import load_model
 
         served = load_model(folder, spec=spec, names=names)
+        app = create_app(served, engine, host)
         config = uvicorn.Config(
-            create_app(served, engine, host),
+            app,
             log_config=None,
             access_log=False,
             lifespan="off",
             timeout_graceful_shutdown=GRACE_S,
         )
         server = uvicorn.Server(config)
-        _stop_on_signals(server)
+        _stop_on_signals(server, app.drain)
         if served.template is None:
             click.echo(f"warning: {folder} has no chat template; chat requests will be refused", err=True)
         address = f"[{host}]" if ":" in host else host
@@ -120,10 +122,11 @@ async def _serve(
         raise EngineError(engine.failure)
 
 
-def _stop_on_signals(server: uvicorn.Server) -> None:
-    """The first Ctrl-C or SIGTERM lets streams end, the second cuts them."""
+def _stop_on_signals(server: uvicorn.Server, drain: Callable[[], None]) -> None:
+    """The first Ctrl-C or SIGTERM lets streams end and takes nothing new, the second cuts them."""
 
     def stop() -> None:
+        drain()
         server.force_exit = server.should_exit
         server.should_exit = True
 

@@ -11,7 +11,9 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from ftc.log import logger
 VERSION = "v1"
 LAYERS = ("logical", "tuning", "lowered", "kernels")
 CAP_BYTES = 2 << 30
+LEFTOVER_S = 86_400  # what a writer that was killed left behind; no living one takes that long
 
 _log = logger("artefacts")
 
@@ -113,6 +116,10 @@ class Store:
         return folder / f"{key}.data", folder / f"{key}.json"
 
     def _trim(self) -> None:
+        for left in (*self.root.glob("new-*"), *(d for d in self.root.glob("*/*.data") if not d.with_suffix(".json").exists())):
+            with contextlib.suppress(OSError):
+                if time.time() - left.stat().st_mtime > LEFTOVER_S:
+                    shutil.rmtree(left) if left.is_dir() else left.unlink()
         entries = []
         for note in self.root.glob("*/*.json"):
             with contextlib.suppress(OSError):

@@ -12,16 +12,17 @@ import msgspec
 
 from ftc.compile import key
 from ftc.compile.artefact import Store
-from ftc.passes.base import Context, PlanClass, apply
+from ftc.compile.key import Factors
+from ftc.errors import TargetError
+from ftc.passes.base import Context, PlanClass, Watch, apply
 from ftc.passes.pipeline import pipeline
 from ftc.spec.chat import Chat
 from ftc.spec.load import spec_hash
 from ftc.spec.model import Model
-from ftc.spec.parameters import expert_record
+from ftc.spec.parameters import block_parameters, expert_record, model_parameters
 from ftc.spec.weights import WeightRules
 from ftc.target import Target
 from ftc.trace.inputs import Shape
-from ftc.trace.regions import lay_out
 
 if TYPE_CHECKING:
     from ftc.passes.base import Lowered
@@ -32,7 +33,8 @@ SHAPES = tuple(Shape(n, n) for n in DECODE_ROWS) + tuple(Shape(n, 1) for n in CH
 
 
 class Job(msgspec.Struct, frozen=True):
-    """All that decides what is compiled. `dtype` is "float32" or "bfloat16"; `off` names passes switched off.
+    """All that decides what is compiled. `dtype` is "float32" or "bfloat16"; `off` names passes switched off,
+    `shapes` are those programs are made for.
 
     The model travels whole, without what graphs don't depend on, so the compiling child reads no files.
     """
@@ -43,6 +45,7 @@ class Job(msgspec.Struct, frozen=True):
     cache: str
     plan: PlanClass = "resident"
     off: tuple[str, ...] = ()
+    shapes: tuple[Shape, ...] = SHAPES
 
     def store(self) -> Store:
         return Store(Path(self.cache))
@@ -51,7 +54,7 @@ class Job(msgspec.Struct, frozen=True):
 def job_of(model: Model, dtype: str, target: Target, cache: Path, off: tuple[str, ...] = ()) -> Job:
     """A job for `model` as it will run here."""
     bare = msgspec.structs.replace(model, weights=WeightRules({}), chat=Chat(), end_tokens=(), context_tokens=1)
-    return Job(bare, dtype, target, str(cache), off=off)
+    return Job(bare, dtype, target, str(cache), off=off, shapes=SHAPES)
 
 
 class Plan:
@@ -59,7 +62,8 @@ class Plan:
 
     def __init__(self, job: Job) -> None:
         self.job, self.model, self.store = job, job.model, job.store()
-        self._hash = spec_hash(self.model)
+        # regions depend on which kinds of layer there are, not on how many layers
+        self._hash = spec_hash(msgspec.structs.replace(self.model, blocks=tuple(dict.fromkeys(self.model.blocks))))
 
     def logical(self, shape: Shape) -> dict[str, str]:
         subject = {"subject": f"{self.model.name} {shape}"}
@@ -80,30 +84,43 @@ class Plan:
         content = self.store.read("lowered", self.lowered(shape))
         return None if content is None else json.loads(content)["regions"]
 
-    def lower(self, shape: Shape, *, check: bool = False, after: str | None = None) -> Lowered:
-        """Traces and lowers one shape (imports the tracer)."""
+    def lower(
+        self, shape: Shape, *, check: bool = False, after: str | None = None, watch: Watch = lambda name, lowered: None
+    ) -> Lowered:
+        """Traces and lowers one shape (imports the tracer); the options are those of `passes.base.apply`."""
         import torch
 
+        from ftc.ops import kernels
         from ftc.trace.tracer import trace
 
+        # ops are bound to kernels by name: where they are not registered, every op would be compiled as its reference
+        if "native" in self.job.target.kernels and not kernels.register():
+            raise TargetError("the native kernels that this target names are not built here", where="target")
         traced = trace(self.model, shape, getattr(torch, self.job.dtype))
         ctx = Context(self.job.target, shape, self.job.plan, formats(self.model, self.job.dtype))
-        return apply(traced, pipeline(frozenset(self.job.off)), ctx, check=check, after=after)
+        return apply(traced, pipeline(frozenset(self.job.off)), ctx, check=check, after=after, watch=watch)
 
 
 def formats(model: Model, dtype: str) -> dict[str, str]:
     """Number format of each weight input: what a checkpoint loaded at `dtype` holds."""
-    kinds = lay_out(model).kinds.values()
-    names = {n for k in kinds for n in k.inputs if n.startswith("w.")}
+    parameters = [*model_parameters(model), *(p for block in model.blocks for p in block_parameters(model, block))]
+    matrices = (p for p in parameters if p.linear or p.path == "embedding")
+    found = {f"w.{p.path}": p.precision if p.precision == "float32" else dtype for p in matrices}
     if model.moe_branches:
-        names |= {f"bank.{m}" for m in expert_record(model, model.moe_branches[0][1]).matrices}
-    return {n: dtype for n in names if not n.endswith(("_base", "_scale", ".streams"))}
+        found |= {f"bank.{m}": dtype for m in expert_record(model, model.moe_branches[0][1]).matrices}
+    return found
 
 
-def compile_missing(plan: Plan, shapes: tuple[Shape, ...], told: Callable[[str, int, int], None]) -> Iterator[Path]:
+def compile_missing(
+    plan: Plan,
+    shapes: tuple[Shape, ...],
+    told: Callable[[str, int, int], None],
+    missed: Callable[[str, Factors], None] = lambda layer, factors: None,
+) -> Iterator[Path]:
     """Makes what is missing for `shapes`, one region after the other; yields each new artefact's path.
 
-    `told(phase, done, total)` counts regions. A lock keeps a second process from making the same.
+    `told(phase, done, total)` counts shapes while they are traced, then regions. `missed(layer, factors)` is told of every
+    entry that has to be made, before it is. A lock keeps a second process from making the same.
     """
     import torch
 
@@ -113,24 +130,39 @@ def compile_missing(plan: Plan, shapes: tuple[Shape, ...], told: Callable[[str, 
 
     with plan.store.lock("compile"):
         work = []
-        for shape in shapes:
+        made: dict[Shape, Lowered] = {}
+        for done, shape in enumerate(shapes):
             graphs = plan.stored_graphs(shape)
-            lowered = None
             if graphs is None:
-                lowered = plan.lower(shape)
+                told(f"trace {shape}", done, len(shapes))
+                traced: dict[str, str] = {}
+                lowered = made[shape] = plan.lower(shape, watch=partial(_keep_text, traced))
                 graphs = {name: hash_of(g) for name, g in lowered.regions.items()}
                 texts = {name: text_of(g) for name, g in lowered.regions.items()}
-                plan.store.put("logical", plan.logical(shape), json.dumps({"text": texts}).encode())
-                plan.store.put("lowered", plan.lowered(shape), json.dumps({"regions": graphs, "text": texts}).encode())
+                for layer, key_factors, content in (
+                    ("logical", plan.logical(shape), {"text": traced}),
+                    ("lowered", plan.lowered(shape), {"regions": graphs, "text": texts}),
+                ):
+                    if plan.store.find(layer, key_factors) is None:
+                        missed(layer, key_factors)
+                        plan.store.put(layer, key_factors, json.dumps(content).encode())
             for region, graph in graphs.items():
                 factors = plan.kernels(shape, region, graph)
                 if plan.store.find("kernels", factors) is None:
-                    work.append((shape, region, factors, lowered))
-        for done, (shape, region, factors, lowered) in enumerate(work):
+                    missed("kernels", factors)
+                    work.append((shape, region, factors))
+        for done, (shape, region, factors) in enumerate(work):
             told(f"compile {shape} {region}", done, len(work))
-            low = lowered or plan.lower(shape)
+            low = made[shape] = made.get(shape) or plan.lower(shape)
             kind, dtype = low.kinds[region], getattr(torch, plan.job.dtype)
             example = [s.empty() for s in input_specs(plan.model, kind, shape, dtype)]
             build = partial(compile_graph, low.regions[region], example, int(factors["threads"]))
             yield plan.store.put("kernels", factors, build)
         told("compile", len(work), len(work))
+
+
+def _keep_text(texts: dict[str, str], after: str, lowered: Lowered) -> None:
+    from ftc.trace.graph import text_of
+
+    if after == "trace":
+        texts.update({name: text_of(graph) for name, graph in lowered.regions.items()})

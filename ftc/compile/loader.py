@@ -5,6 +5,7 @@ Importing Inductor takes seconds, so it happens in this thread, never on the way
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from ftc import settings
-from ftc.compile.job import SHAPES, Job, Plan
+from ftc.compile.job import Job, Plan
 from ftc.compile.program import Region
 from ftc.compile.worker import Told
 from ftc.errors import ArtefactError
@@ -53,7 +54,7 @@ class Loader:
 
     def _run(self) -> None:
         try:
-            missing = self._load(dict.fromkeys(SHAPES))
+            missing = self._load(dict.fromkeys(self._plan.job.shapes))
             if missing and not self._stopping:
                 self._compile(missing)
             self.state = "eager" if self._stopping else "compiled"
@@ -65,6 +66,8 @@ class Loader:
 
     def _load(self, wanted: dict[Shape, set[str] | None]) -> dict[Shape, set[str] | None]:
         """Loads what is stored of `wanted` (None: every region of the shape); returns what is missing."""
+        # where the child compiled: with another folder, loading would run the C++ compiler again for every region
+        settings.export(TORCHINDUCTOR_CACHE_DIR=str(self._plan.store.inductor_dir))
         from ftc.compile.inductor import load_compiled
 
         missing: dict[Shape, set[str] | None] = {}
@@ -101,13 +104,18 @@ class Loader:
         child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         self._child = child
         assert child.stdin is not None and child.stdout is not None
-        child.stdin.write(msgspec.json.encode(self._plan.job) + b"\n")
-        child.stdin.close()
+        # a pipe is broken where the child has ended already: its exit status is reported below
+        with contextlib.suppress(BrokenPipeError), child.stdin as job:
+            job.write(msgspec.json.encode(self._plan.job) + b"\n")
         decoder = msgspec.json.Decoder(Told)
-        for line in child.stdout:
-            if decoder.decode(line).path is None:
-                continue
-            self.compiled += 1
-            missing = self._load(missing)
+        with child.stdout as lines:
+            for line in lines:
+                if decoder.decode(line).path is None:
+                    continue
+                self.compiled += 1
+                missing = self._load(missing)
         if child.wait() != 0 and not self._stopping:
             raise ArtefactError("the compiling child failed", value=child.returncode, hint="its own message is above.")
+        # regions that only had to be traced anew: their compiled form was stored already
+        if not self._stopping and (missing := self._load(missing)):
+            raise ArtefactError("the compiling child left regions out", value=", ".join(map(str, missing)))

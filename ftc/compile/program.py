@@ -7,7 +7,8 @@ step buffers), so a call costs one list copy and the region itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,19 +20,21 @@ from ftc.trace.interpret import constants
 from ftc.trace.regions import Kind, Segment, lay_out, ordinals
 
 Region = Callable[..., Sequence[Tensor]]
+Call = tuple[str, bool, list[Tensor | None]]  # region, whether it is a side call, arguments with None where the carry goes
 
 @dataclass(frozen=True)
 class Memory:
     """Everything regions read that outlives a step, by name.
 
     `outer` and `blocks` are dense weights (paths as `spec.parameters` gives them), `bank` the views of the expert bank,
-    `pools` group name -> (pool, state).
+    `pools` group name -> (pool, state), `cache` the inputs of the expert cache by their full names.
     """
 
     outer: dict[str, Tensor]
     blocks: list[dict[str, Tensor]]
     bank: dict[str, Tensor]
     pools: dict[str, tuple[Tensor, Tensor]]
+    cache: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Binder:
@@ -39,7 +42,7 @@ class Binder:
 
     def __init__(self, model: Model, memory: Memory, device: str = "cpu") -> None:
         self.model, self.layout = model, lay_out(model)
-        shared = {f"bank.{k}": t for k, t in memory.bank.items()}
+        shared = {f"bank.{k}": t for k, t in memory.bank.items()} | memory.cache
         for name, (pool, state) in memory.pools.items():
             shared |= {f"pool.{name}": pool, f"state.{name}": state}
         self._outer = {f"w.{k}": t for k, t in memory.outer.items()}
@@ -77,18 +80,37 @@ class Binder:
         return result
 
 
+class Replay(Protocol):
+    """A captured segment: `run` replays it and returns what its last region returned, in static buffers."""
+
+    def run(self) -> list[Tensor]: ...
+
+
 class Program:
-    """The schedule for one shape, in segments. `step` holds its input buffers; `regions` may be replaced between steps."""
+    """The schedule for one shape, in segments. `step` holds its input buffers; `regions` may be replaced between steps.
+
+    `captured` holds the replay of each segment that has one; a segment reads the buffers the replay before it wrote.
+    """
 
     def __init__(
-        self, binder: Binder, shape: Shape, step: Step, regions: dict[str, Region], segments: Sequence[Segment]
+        self,
+        binder: Binder,
+        shape: Shape,
+        step: Step,
+        regions: dict[str, Region],
+        segments: Sequence[Segment],
+        kinds: dict[str, Kind] | None = None,
+        settle: Callable[[], None] = lambda: None,
     ) -> None:
-        self.shape, self.step, self.regions = shape, step, regions
-        kinds = binder.layout.kinds
+        """`kinds`: regions as passes left them, where these added inputs. `settle` is called at the end of every step."""
+        self.shape, self.step, self.regions, self.settle = shape, step, regions, settle
+        kinds = kinds or binder.layout.kinds
         self._carry = len(kinds["embed"].outputs)
-        self.segments = [
-            [(c.kind, binder.arguments(kinds[c.kind], c.block, step)) for c in segment.calls] for segment in segments
+        self.segments: list[list[Call]] = [
+            [(c.kind, c.is_side, binder.arguments(kinds[c.kind], c.block, step)) for c in segment.calls]
+            for segment in segments
         ]
+        self.captured: list[Replay | None] = [None] * len(self.segments)
 
     def start(self, logits: bool = True) -> Execution:
         """Begins a step over what `step` holds now; `logits` False leaves the head (the last segment) out."""
@@ -109,17 +131,26 @@ class Execution:
 
     def advance(self) -> bool:
         """Runs one segment; True while more remain."""
-        program, carry = self._program, self._carry
-        regions, width = program.regions, program._carry
-        for kind, arguments in program.segments[self._at]:
-            outputs = regions[kind](*carry, *arguments[width:]) if carry else regions[kind](*arguments)
-            if kind == "head":
-                self.logits = outputs[0]
-            else:
-                carry = list(outputs)
-        self._carry = carry
+        program, replay = self._program, self._program.captured[self._at]
+        outputs = replay.run() if replay is not None else self._call(program.segments[self._at])
+        if program.segments[self._at][-1][0] == "head":
+            self.logits = outputs[0]
+        else:
+            self._carry = outputs
         self._at += 1
-        return self._at < self._segments
+        if self._at < self._segments:
+            return True
+        program.settle()
+        return False
+
+    def _call(self, calls: list[Call]) -> list[Tensor]:
+        regions, width, carry = self._program.regions, self._program._carry, self._carry
+        for kind, is_side, arguments in calls:
+            if is_side:
+                regions[kind](*arguments)
+            else:
+                carry = list(regions[kind](*carry, *arguments[width:]) if carry else regions[kind](*arguments))
+        return carry
 
     def score(self, row: int) -> Tensor:
         """Logits [vocab] of one row of a finished step with one sequence: the head alone, run again."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ftc.compile.job import CHUNK_ROWS, DECODE_ROWS
 from ftc.compile.loader import Loader, State
 from ftc.compile.program import Binder, Memory, Program, Region
-from ftc.passes.base import Context
-from ftc.passes.mark_regions import run as mark_regions
+from ftc.passes.base import Context, cut
+from ftc.passes.pipeline import pipeline
 from ftc.spec.model import Model
 from ftc.target import Target
 from ftc.trace.inputs import Shape, Step
@@ -14,13 +14,21 @@ from ftc.trace.interpret import region_function
 
 
 class Programs:
-    """`loader` None keeps everything uncompiled. A program's step buffers stay its own when its regions change."""
+    """`loader` None keeps everything uncompiled; `off` names passes switched off. Step buffers outlive a change of regions."""
 
     decode_rows = DECODE_ROWS
     chunk_rows = CHUNK_ROWS
 
-    def __init__(self, model: Model, memory: Memory, table_pages: int, target: Target, loader: Loader | None) -> None:
-        self.model, self.target = model, target
+    def __init__(
+        self,
+        model: Model,
+        memory: Memory,
+        table_pages: int,
+        target: Target,
+        loader: Loader | None,
+        off: tuple[str, ...] = (),
+    ) -> None:
+        self.model, self.target, self._passes = model, target, pipeline(frozenset(off))
         self._binder, self._table_pages, self._loader = Binder(model, memory), table_pages, loader
         self._eager: dict[str, Region] = {n: region_function(model, k) for n, k in self._binder.layout.kinds.items()}
         self._made: dict[Shape, Program] = {}
@@ -43,10 +51,21 @@ class Programs:
         """The program of any shape; shapes nothing is compiled for run uncompiled."""
         if shape not in self._made:
             ctx = Context(self.target, shape, "resident", formats={})
-            segments = mark_regions(list(self._binder.layout.schedule), ctx)
+            segments = cut(list(self._binder.layout.schedule), self._passes, ctx)
             regions = self._eager | self._compiled.get(shape, {})
-            self._made[shape] = Program(self._binder, shape, Step(shape, self._table_pages), regions, segments)
+            program = Program(self._binder, shape, Step(shape, self._table_pages), regions, segments)
+            self._made[shape] = program
+            self._capture(program)
         return self._made[shape]
+
+    def _capture(self, program: Program) -> None:
+        """Captures a decode program once the last of its regions is compiled."""
+        compiled = self._compiled.get(program.shape, {})
+        if program.shape.mode != "decode" or len(compiled) < len(program.regions):
+            return
+        from ftc.compile.capture import capture_program
+
+        capture_program(program, compiled)
 
     def poll(self) -> bool:
         """Swaps in regions that have become ready; to be called between steps. True where something changed."""
@@ -57,6 +76,7 @@ class Programs:
             self._compiled.setdefault(shape, {})[name] = region
             if shape in self._made:
                 self._made[shape].regions[name] = region
+                self._capture(self._made[shape])
         return True
 
     def wait(self) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from ftc import settings
-from ftc.compile.job import SHAPES, Job, Plan, compile_missing
+from ftc.compile.job import Job, Plan, compile_missing
 
 
 class Told(msgspec.Struct):
@@ -35,7 +35,7 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    for path in compile_missing(Plan(job), SHAPES, lambda phase, done, total: tell(Told(phase, done, total))):
+    for path in compile_missing(Plan(job), job.shapes, lambda phase, done, total: tell(Told(phase, done, total))):
         tell(Told(path=str(Path(path))))
 
 

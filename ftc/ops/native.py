@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import struct
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -11,9 +14,11 @@ from torch import Tensor
 from ftc.errors import TargetError
 
 _lib: Any = None
+_ffi: Any = None
 try:
     # torch is imported above: its libgomp is then the one that the library binds to, and both share one thread pool.
-    _lib = importlib.import_module("ftc._native").lib
+    _module = importlib.import_module("ftc._native")
+    _lib, _ffi = _module.lib, _module.ffi
 except ImportError as error:
     _reason = str(error)
 
@@ -42,6 +47,89 @@ def available() -> bool:
 
 if _lib is None:
     _lib = _Missing()
+
+
+# Where outputs come from; a recorder puts its own here, to keep what it recorded alive.
+_empty: Callable[..., Tensor] = torch.empty
+
+
+class Tape:
+    """Kernel calls recorded once, replayed in one call. While `recording`, calls of this module run and are recorded.
+
+    Every pointer is fixed: the tensors of a step must be static and stay alive; outputs of the kernels are kept here.
+    """
+
+    def __init__(self) -> None:
+        self._tape = _lib.ftc_tape_new()
+        self._kinds: dict[str, bytes] = {}
+        self.kept: list[Tensor] = []
+        self.calls = 0
+
+    def __del__(self) -> None:
+        _lib.ftc_tape_free(self._tape)
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        global _lib, _empty
+        before = _lib, _empty
+        _lib, _empty = _Recorder(self, _lib), self.empty
+        try:
+            yield
+        finally:
+            _lib, _empty = before
+
+    def empty(self, *size: Any, **options: Any) -> Tensor:
+        """torch.empty whose result lives as long as the tape."""
+        return self.keep(torch.empty(*size, **options))
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        self.kept.append(tensor)
+        return tensor
+
+    def add(self, name: str, arguments: tuple[Any, ...]) -> None:
+        """Records a call of an op of the library."""
+        kinds = self._kinds.get(name)
+        if kinds is None:
+            kinds = self._kinds[name] = _ffi.string(_real().ftc_tape_kinds(name.encode()))
+        format = "".join("d" if k == ord("f") else "q" for k in kinds)
+        values = [float(a) if f == "d" else int(a) for f, a in zip(format, arguments, strict=True)]
+        slots = struct.pack(format, *values)
+        if _real().ftc_tape_op(self._tape, name.encode(), _ffi.cast("void *", _ffi.from_buffer(slots)), len(values)):
+            raise TargetError("this op cannot be recorded", value=name)
+        self.calls += 1
+
+    def add_kernel(self, function: int, pointers: list[int]) -> None:
+        """Records a call of a compiled kernel: the address of a void function of pointers."""
+        slots = struct.pack(f"{len(pointers)}q", *pointers)
+        if _real().ftc_tape_kernel(self._tape, function, _ffi.cast("void *", _ffi.from_buffer(slots)), len(pointers)):
+            raise TargetError("a kernel with so many arguments cannot be recorded", value=len(pointers))
+        self.calls += 1
+
+    def run(self) -> None:
+        """Replays everything in order. Raises TargetError naming the call where one fails."""
+        failed = _real().ftc_tape_run(self._tape)
+        if failed:
+            raise TargetError("a recorded call failed", value=failed - 1)
+
+
+class _Recorder:
+    """Stands in for the library while a tape records: each op runs and is written down."""
+
+    def __init__(self, tape: Tape, lib: Any) -> None:
+        self.tape, self.lib = tape, lib
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self.lib, name)
+
+        def call(*arguments: Any) -> Any:
+            self.tape.add(name, arguments)
+            return function(*arguments)
+
+        return call
+
+
+def _real() -> Any:
+    return _lib.lib if isinstance(_lib, _Recorder) else _lib
 
 
 def isa() -> str:
@@ -91,7 +179,7 @@ def linear(
     """
     n, width = x.shape
     outs = w.shape[0]
-    out = torch.empty((n, outs), dtype=out_dtype or x.dtype)
+    out = _empty((n, outs), dtype=out_dtype or x.dtype)
     _lib.ftc_linear(
         x.data_ptr(), _code(x), x.stride(0), w.data_ptr(), _code(w), w.stride(0), _optional(bias),
         0 if bias is None else _code(bias), out.data_ptr(), _code(out), n, outs, width, _optional(rows),
@@ -112,20 +200,24 @@ def experts(
     limit: float = 0.0,
     alpha: float = 0.0,
     rows: Tensor | None = None,
+    gate_bias: Tensor | None = None,
+    up_bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
 ) -> Tensor:
     """Routed experts of x [N, H]: sum over k of weights[t, k] * expert ids[t, k] -> [N, H] of x's dtype.
 
     ids int32 and weights float32 are contiguous [N, K]. gate (None: ungated), up and down are views
     [ordinals * experts, I, H] of one bank, each [I, H] contiguous; `ordinal` (int32 scalar) picks the layer. Ids
-    outside [0, experts) add nothing. Sums are float32; up to 8 rows the activations in between are float32 too.
+    outside [0, experts) add nothing. Biases of the layer, [experts, I] or [experts, H], are contiguous and of the bank's
+    dtype. Sums are float32; up to 8 rows the activations in between are float32 too.
     """
     n, hidden = x.shape
-    out = torch.empty((n, hidden), dtype=x.dtype)
+    out = _empty((n, hidden), dtype=x.dtype)
     _lib.ftc_experts(
         x.data_ptr(), _code(x), x.stride(0), ids.data_ptr(), weights.data_ptr(), _optional(gate),
         0 if gate is None else gate.stride(0), up.data_ptr(), up.stride(0), down.data_ptr(), down.stride(0), _code(up),
         ordinal.data_ptr(), experts, ACTIVATIONS[activation], limit, alpha, out.data_ptr(), n, ids.shape[1], hidden,
-        up.shape[1], _optional(rows),
+        up.shape[1], _optional(rows), _optional(gate_bias), _optional(up_bias), _optional(down_bias),
     )  # fmt: skip
     return out
 
@@ -154,7 +246,7 @@ def attention(
     n, heads, head_dim = q.shape
     kv_heads, value_dim = v.shape[1], v.shape[2]
     _, layers, page_tokens, _ = pool.shape
-    out = torch.empty((n, heads, value_dim), dtype=q.dtype)
+    out = _empty((n, heads, value_dim), dtype=q.dtype)
     _lib.ftc_attention(
         q.data_ptr(), q.stride(0), k.data_ptr(), k.stride(0), v.data_ptr(), v.stride(0), _code(q), pool.data_ptr(),
         _code(pool), state.data_ptr(), ordinal.data_ptr(), pages.data_ptr(), offsets.data_ptr(), lengths.data_ptr(),
@@ -182,13 +274,15 @@ def causal_conv(
     (-1: zeros) and slot written (-1: none); slots outside [0, state[0]) give NaN and add to state[1].
     """
     n, channels = x.shape
-    out = torch.empty((n, channels), dtype=x.dtype)
-    _lib.ftc_causal_conv(
+    out = _empty((n, channels), dtype=x.dtype)
+    failed = _lib.ftc_causal_conv(
         x.data_ptr(), _code(x), x.stride(0), weight.data_ptr(), _code(weight), _optional(bias),
         0 if bias is None else _code(bias), pool.data_ptr(), _code(pool), state.data_ptr(), ordinal.data_ptr(),
         state_in.data_ptr(), state_out.data_ptr(), offsets.data_ptr(), state_in.shape[0], pool.shape[1], channels,
         weight.shape[1], silu, out.data_ptr(),
     )  # fmt: skip
+    if failed:
+        raise TargetError("the native convolution has at most 16 taps", where="weight", value=weight.shape[1])
     return out
 
 
@@ -214,7 +308,7 @@ def delta_rule(
     """
     n, key_heads, key_dim = k.shape
     value_heads, value_dim = v.shape[1], v.shape[2]
-    out = torch.empty((n, value_heads, value_dim), dtype=v.dtype)
+    out = _empty((n, value_heads, value_dim), dtype=v.dtype)
     _lib.ftc_delta_rule(
         q.data_ptr(), q.stride(0), k.data_ptr(), k.stride(0), v.data_ptr(), v.stride(0), _code(v), g.data_ptr(),
         g.dim() == 3, beta.data_ptr(), pool.data_ptr(), state.data_ptr(), ordinal.data_ptr(), state_in.data_ptr(),
@@ -244,8 +338,8 @@ def route(
     scores only the K chosen. Weights come from scores without bias.
     """
     n, experts = logits.shape
-    ids = torch.empty((n, top_k), dtype=torch.int32)
-    weights = torch.empty((n, top_k), dtype=torch.float32)
+    ids = _empty((n, top_k), dtype=torch.int32)
+    weights = _empty((n, top_k), dtype=torch.float32)
     _lib.ftc_route(
         logits.data_ptr(), logits.stride(0), _optional(bias), n, experts, top_k, SCORES[score], choose_first, groups,
         groups_taken, GROUP_SCORES[group_score], renormalize, epsilon, scale, ids.data_ptr(), weights.data_ptr(),
@@ -277,7 +371,7 @@ def sample(
     the logits, seed and position only.
     """
     count, vocab = logits.shape
-    tokens = torch.empty(count, dtype=torch.int32)
+    tokens = _empty(count, dtype=torch.int32)
     _lib.ftc_sample(
         logits.data_ptr(), count, vocab, _optional(mask), forced.data_ptr(), temperature.data_ptr(), top_k.data_ptr(),
         top_p.data_ptr(), min_p.data_ptr(), presence.data_ptr(), frequency.data_ptr(), repetition.data_ptr(),

@@ -15,6 +15,9 @@ def norm(x: Tensor, spec: Norm, weight: Tensor | None, bias: Tensor | None = Non
     match spec:
         case RMSNorm(weight="none"):
             return rms(wide, spec.eps).to(x.dtype)
+        case RMSNorm(weight="input"):
+            assert weight is not None
+            return rms((wide * (1.0 + weight.float())).to(x.dtype).float(), spec.eps).to(x.dtype)
         case RMSNorm(weight="1+w"):
             assert weight is not None
             return (rms(wide, spec.eps) * (1.0 + weight.float())).to(x.dtype)

@@ -7,18 +7,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ftc.ops.op import Op
+from ftc.ops.paged import sequences
 
 # contract of both: pool [slots, layers, ...], state [4] int32 of the pool: [0] live slots, [1] faults; ordinal 0-d int32 is
 # the layer's index; a sequence reads slot state_in[s] (-1: zeros) and writes slot state_out[s] (-1: nothing). A sequence
 # without rows is untouched. A slot outside the live ones counts a fault and gives NaN.
 
 
-def _sequences(offsets: Tensor) -> list[tuple[int, int, int]]:
-    at = offsets.tolist()
-    return [(s, a, b) for s, (a, b) in enumerate(zip(at, at[1:], strict=False)) if b > a]
-
-
-def _slots(state: Tensor, state_in: Tensor, state_out: Tensor, s: int) -> tuple[int, int] | None:
+def slots_of(state: Tensor, state_in: Tensor, state_out: Tensor, s: int) -> tuple[int, int] | None:
+    """(slot to read, slot to write) of sequence `s`, or None after counting a fault."""
     live, source, target = int(state[0]), int(state_in[s]), int(state_out[s])
     if source >= live or target >= live:
         state[1] += 1
@@ -40,8 +37,8 @@ def _conv_reference(
 ) -> Tensor:
     layer, width = int(ordinal), weight.shape[1]
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    for s, a, b in _sequences(offsets):
-        slots = _slots(state, state_in, state_out, s)
+    for s, a, b in sequences(offsets):
+        slots = slots_of(state, state_in, state_out, s)
         if slots is None:
             out[a:b] = float("nan")
             continue
@@ -94,8 +91,8 @@ def _delta_reference(
     qf, kf = (qf * scale).repeat_interleave(repeat, 1), kf.repeat_interleave(repeat, 1)
     vf, decay = v.float(), g.exp()
     decay = decay.unsqueeze(-1) if decay.dim() == 3 else decay[..., None, None]  # [N, heads, dk or 1, 1]
-    for s, a, b in _sequences(offsets):
-        slots = _slots(state, state_in, state_out, s)
+    for s, a, b in sequences(offsets):
+        slots = slots_of(state, state_in, state_out, s)
         if slots is None:
             out[a:b] = float("nan")
             continue

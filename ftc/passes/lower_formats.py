@@ -14,6 +14,7 @@ PASS = Facts(level="region", gives=("formats",))
 _TAKES = {
     "ftc.linear": {"float32", "bfloat16"},
     "ftc.experts": {"float32", "bfloat16"},
+    "ftc.latent_attention": {"float32", "bfloat16"},
     "aten.embedding": {"float32", "bfloat16"},
 }
 

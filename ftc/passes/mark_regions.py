@@ -13,6 +13,8 @@ def run(schedule: list[Call], ctx: Context) -> list[Segment]:
     body, head = tuple(schedule[:-1]), (schedule[-1],)
     if ctx.shape.mode == "decode":
         return [Segment(body), Segment(head)]
-    first, *rest = body
-    layers = [Segment((first, *rest[:1]))] + [Segment((call,)) for call in rest[1:]]
-    return [*layers, Segment(head)]
+    # the first layer comes with the embedding; a layer's fetches and waits come with it, those behind the last with that
+    ends = [i for i, call in enumerate(body) if not call.is_side][1:] or [len(body) - 1]
+    ends[-1] = len(body) - 1
+    cuts = [0, *(end + 1 for end in ends)]
+    return [*(Segment(body[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)), Segment(head)]

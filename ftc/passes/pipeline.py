@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from ftc.errors import PassError
-from ftc.passes import choose_kernels, lower_formats, mark_regions
+from ftc.passes import (
+    choose_kernels,
+    lower_formats,
+    map_slots,
+    mark_regions,
+    overlap,
+    split_misses,
+    stream_layers,
+)
 from ftc.passes.base import Pass
 
 # formats   number formats of weights become op variants
@@ -14,6 +22,10 @@ PHASES = ("formats", "place", "order", "bind")
 
 _LIST = (
     ("formats", lower_formats),
+    ("place", map_slots),
+    ("place", split_misses),
+    ("place", stream_layers),
+    ("order", overlap),
     ("bind", choose_kernels),
     ("bind", mark_regions),
 )

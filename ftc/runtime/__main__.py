@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from ftc import log, settings
+from ftc.compile.artefact import Store
 from ftc.engine.link import Link, attach
 from ftc.engine.messages import Failed, Progress
 from ftc.errors import FtcError
@@ -48,8 +49,13 @@ def main(arguments: list[str]) -> int:
     teller = _Teller(link)
     try:
         teller("start", 0, 0)
-        # One pool for all kernels, whose threads sleep between calls. The library reads this when torch is imported.
-        settings.export(OMP_NUM_THREADS=str(settings.threads()), OMP_WAIT_POLICY="PASSIVE")
+        # All read when the libraries are imported: one pool for all kernels, whose threads sleep between calls (spinning
+        # ones cost a step ten times as much as soon as anything else runs), and where compiled regions lie.
+        settings.export(
+            OMP_NUM_THREADS=str(settings.threads()),
+            OMP_WAIT_POLICY="PASSIVE",
+            TORCHINDUCTOR_CACHE_DIR=str(Store(options["cache"] or settings.cache_dir()).inductor_dir),
+        )
         from ftc.runtime.start import Options, start
 
         engine, programs = start(link, Options(**options), teller)

@@ -36,12 +36,10 @@ class Opened(msgspec.Struct, frozen=True):
     target: Target
     job: Job
 
-    def programs(
-        self, pools: dict[str, tuple[Tensor, Tensor]], table_pages: int, *, compiled: bool = True
-    ) -> Programs:
+    def programs(self, pools: dict[str, tuple[Tensor, Tensor]], table_pages: int, *, compiled: bool = True) -> Programs:
         """Programs over `pools` (group -> pool, state) and page tables of `table_pages`; `compiled` False stays eager."""
         memory = Memory(self.outer, self.blocks, self.bank, pools)
-        return Programs(self.model, memory, table_pages, self.target, Loader(self.job) if compiled else None)
+        return Programs(self.model, memory, table_pages, self.target, Loader(self.job) if compiled else None, self.job.off)
 
 
 def open_model(

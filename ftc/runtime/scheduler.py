@@ -202,6 +202,7 @@ class Scheduler:
                 self._end(request, "error", error="the memory that this request needs was taken away")
 
     def _put_back(self, request: Request) -> None:
+        _log.debug("No page is left: %s gives up %d and waits.", request.id, len(request.pages))
         self._release(request)
         self.preemptions += 1
         insort(self.waiting, request, key=_rank)

@@ -15,6 +15,7 @@ from ftc.errors import EngineError
 from ftc.serve.connection import cancel
 from ftc.serve.model import ServedModel
 from ftc.serve.prompt import Prompt
+from ftc.spec.chat import Chat
 from ftc.text.detokenize import Detokenizer
 from ftc.text.events import Event, ReasoningDelta, ToolCallEnd
 from ftc.text.parser import Parser
@@ -23,7 +24,7 @@ from ftc.text.parser import Parser
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One answer to make, whichever API asked for it.
 
-    `logprobs` as in Submit; `one_call` ends the answer after its first tool call.
+    `logprobs` as in Submit; `one_call` ends the answer after its first tool call; `plain` text is content as it is.
     """
 
     id: str
@@ -37,6 +38,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     tools_allowed: bool = True
     one_call: bool = False
     logprobs: int = -1
+    plain: bool = False
 
 
 class Counts(msgspec.Struct):
@@ -49,12 +51,16 @@ class Counts(msgspec.Struct):
 
 
 class Step(msgspec.Struct):
-    """What became certain at once; the last one has `finish`: 'stop', 'length' or 'tool_calls'."""
+    """What became certain at once; the last one has `finish`: 'stop', 'length' or 'tool_calls'.
+
+    `stop` is the stop string that ended the answer.
+    """
 
     events: list[Event]
     logprobs: list[Logprob]
     counts: Counts
     finish: str | None = None
+    stop: str | None = None
 
 
 async def generate(engine: EngineClient, model: ServedModel, job: Job) -> AsyncGenerator[Step, None]:
@@ -77,12 +83,15 @@ async def generate(engine: EngineClient, model: ServedModel, job: Job) -> AsyncG
             if piece.finish == "abort":
                 raise EngineError("the engine gave the request up")
             reader.counts.cached = max(reader.counts.cached, piece.cached)
-            step = reader.read(piece.tokens, piece.logprobs)
-            if step.finish is None and piece.finish is not None:
-                reader.end(step, piece.finish)
-            yield step
-            if step.finish is not None:
-                return
+            # With logprobs each token is its own step, so that they stand beside their own text.
+            size = 1 if piece.logprobs else len(piece.tokens)
+            for at in range(0, max(1, len(piece.tokens)), max(1, size)):
+                step = reader.read(piece.tokens[at : at + size], piece.logprobs[at : at + size])
+                if step.finish is None and piece.finish is not None and at + size >= len(piece.tokens):
+                    reader.end(step, piece.finish)
+                yield step
+                if step.finish is not None:
+                    return
 
 
 class _Reader:
@@ -92,15 +101,18 @@ class _Reader:
         self.counts = Counts(prompt=len(job.prompt.tokens))
         self._one_call = job.one_call
         self._reasoning = job.prompt.in_reasoning
-        self._detokenizer = Detokenizer(model.tokenizer, keep=model.mark_ids)
-        self._parser = Parser(
-            model.chat,
-            model.syntax if job.tools else None,
-            job.tools,
-            job.tools_allowed,
-            job.prompt.in_reasoning,
-            job.stops,
-        )
+        self._detokenizer = Detokenizer(model.tokenizer, keep=() if job.plain else model.mark_ids)
+        if job.plain:
+            self._parser = Parser(Chat(), None, stops=job.stops)
+        else:
+            self._parser = Parser(
+                model.chat,
+                model.syntax,
+                job.tools,
+                job.tools_allowed,
+                job.prompt.in_reasoning,
+                job.stops,
+            )
 
     def read(self, tokens: Sequence[int], logprobs: Sequence[Logprob]) -> Step:
         step = Step(events=[], logprobs=[], counts=self.counts)
@@ -123,6 +135,7 @@ class _Reader:
         self._detokenizer.flush()
         events, step.finish = self._parser.finish("length" if reason == "length" else "stop")
         step.events += events
+        step.stop = self._parser.stop_hit
 
 
 async def interleave(answers: Sequence[AsyncGenerator[Step, None]]) -> AsyncGenerator[tuple[int, Step], None]:

@@ -70,7 +70,7 @@ def assemble(
     stop_ids |= dict.fromkeys(_end_ids(config, folder))
     stop_ids |= dict.fromkeys(_ids(tokenizer, chat.stop))
     syntax = chat.tool_syntax(template.source) if template else None
-    marks = [text for pair in (chat.reasoning, syntax) if pair is not None for text in (pair.open, pair.close)]
+    marks = [*((chat.reasoning.open, chat.reasoning.close) if chat.reasoning else ()), *(syntax.marks if syntax else ())]
     return ServedModel(
         names=tuple(dict.fromkeys(names)),
         folder=folder,
@@ -88,7 +88,7 @@ def assemble(
 
 def _ids(tokenizer: Tokenizer, texts: Iterable[str]) -> list[int]:
     """The ids of those texts that are single tokens."""
-    return [id for text in texts if (id := tokenizer.token_id(text)) is not None]
+    return [id for text in texts if text and (id := tokenizer.token_id(text)) is not None]
 
 
 def _read_generation_config(folder: Path) -> dict[str, Any]:

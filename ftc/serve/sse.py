@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import msgspec
@@ -23,26 +23,48 @@ _encoder = msgspec.json.Encoder()
 _log = logger("serve")
 
 
-def event(value: Any) -> bytes:
-    """One event with `value` as JSON."""
-    return b"data: " + _encoder.encode(value) + b"\n\n"
+def event(value: Any, name: str | None = None) -> bytes:
+    """One event with `value` as JSON, under a name where the API has names."""
+    head = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return head + b"data: " + _encoder.encode(value) + b"\n\n"
+
+
+def _comment() -> bytes:
+    return KEEP_ALIVE
+
+
+def _error_event(error: Exception) -> bytes:
+    return event(describe(error)[1])
 
 
 class EventStream:
     """The response that sends `events`. Made by `start`; an ASGI app.
 
-    An error after the start becomes a last event of the form {"error": ...}; the stream then ends without [DONE].
+    `alive` gives what is sent after `quiet_s` without an event. An error after the start becomes a last event, made by
+    `broken`; the stream then ends.
     """
 
     def __init__(
-        self, first: asyncio.Task[bytes], events: AsyncGenerator[bytes, None], connection: Connection, quiet_s: float
+        self,
+        first: asyncio.Task[bytes],
+        events: AsyncGenerator[bytes, None],
+        connection: Connection,
+        quiet_s: float,
+        alive: Callable[[], bytes],
+        broken: Callable[[Exception], bytes],
     ) -> None:
         self._first, self._events, self._connection, self._quiet_s = first, events, connection, quiet_s
+        self._alive, self._broken = alive, broken
         self._sent_at = 0.0
 
     @classmethod
     async def start(
-        cls, events: AsyncGenerator[bytes, None], connection: Connection, quiet_s: float = KEEP_ALIVE_S
+        cls,
+        events: AsyncGenerator[bytes, None],
+        connection: Connection,
+        quiet_s: float = KEEP_ALIVE_S,
+        alive: Callable[[], bytes] = _comment,
+        broken: Callable[[Exception], bytes] = _error_event,
     ) -> EventStream:
         """Waits for the first event, so that a refusal is still an HTTP error; but no longer than `quiet_s`."""
         first = asyncio.get_running_loop().create_task(_next(events))
@@ -56,7 +78,7 @@ class EventStream:
             await cancel(first)
             await events.aclose()
             raise
-        return cls(first, events, connection, quiet_s)
+        return cls(first, events, connection, quiet_s, alive, broken)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [
@@ -82,10 +104,10 @@ class EventStream:
             async for one in self._events:
                 await self._send(send, one)
         except FtcError as error:
-            await self._send(send, event(describe(error)[1]))
+            await self._send(send, self._broken(error))
         except Exception as error:
             _log.exception("a stream broke off")
-            await self._send(send, event(describe(error)[1]))
+            await self._send(send, self._broken(error))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send(self, send: Send, data: bytes) -> None:
@@ -99,7 +121,7 @@ class EventStream:
             if left > 0:
                 await asyncio.sleep(left)
             else:
-                await self._send(send, KEEP_ALIVE)
+                await self._send(send, self._alive())
 
 
 async def _next(events: AsyncGenerator[bytes, None]) -> bytes:

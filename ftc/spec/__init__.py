@@ -1,14 +1,53 @@
 """The vocabulary a model is written in: frozen data, no torch."""
 from __future__ import annotations
 
+from ftc.spec.attention import Temperature
+from ftc.spec.blocks import BlockIndexer
 from ftc.spec.cache import CacheGroup, CacheUse
-from ftc.spec.chat import Chat, JsonInTags, Reasoning, XmlFunctions
+from ftc.spec.chat import (
+    CallList,
+    CallObject,
+    Channels,
+    Chat,
+    InvokeTags,
+    JsonInTags,
+    NestedTags,
+    Reasoning,
+    SectionCalls,
+    TaggedPairs,
+    XmlFunctions,
+)
 from ftc.spec.config import Config
 from ftc.spec.ffn import MLP, Activation, Experts, GeGLU, Groups, MoE, ReLU2, Router, SharedExpert, SwiGLU
-from ftc.spec.mixer import Attention, Gate, GatedDelta, Indexer
-from ftc.spec.model import Block, Branch, Embedding, Head, HyperConnections, Model, PlainResidual, pre_norm
-from ftc.spec.norm import GatedRMSNorm, LayerNorm, RMSNorm
-from ftc.spec.rope import Linear, Rope, WavelengthBands, Yarn
+from ftc.spec.mixer import (
+    Attention,
+    CompressedAttention,
+    Compressor,
+    DecayAttention,
+    Gate,
+    GatedDelta,
+    Indexer,
+    LatentAttention,
+    SelectiveScan,
+    ShortConv,
+    StateSpace,
+)
+from ftc.spec.model import (
+    Block,
+    Branch,
+    Embedding,
+    Head,
+    HyperConnections,
+    Model,
+    PlainResidual,
+    ResidualGate,
+    post_norm,
+    pre_norm,
+    sandwich_norm,
+)
+from ftc.spec.norm import GatedRMSNorm, LayerNorm, Norm, RMSNorm
+from ftc.spec.per_layer import PerLayerInput, PerLayerTable
+from ftc.spec.rope import Linear, PairFactors, Proportional, Rope, WavelengthBands, Yarn
 from ftc.spec.weights import Skip, WeightRules, concat, either, reshape, rows, stack, tensor, transpose
 
 __all__ = [
@@ -16,11 +55,18 @@ __all__ = [
     "Activation",
     "Attention",
     "Block",
+    "BlockIndexer",
     "Branch",
     "CacheGroup",
     "CacheUse",
+    "CallList",
+    "CallObject",
+    "Channels",
     "Chat",
+    "CompressedAttention",
+    "Compressor",
     "Config",
+    "DecayAttention",
     "Embedding",
     "Experts",
     "Gate",
@@ -31,29 +77,46 @@ __all__ = [
     "Head",
     "HyperConnections",
     "Indexer",
+    "InvokeTags",
     "JsonInTags",
+    "LatentAttention",
     "LayerNorm",
     "Linear",
     "MoE",
     "Model",
+    "NestedTags",
+    "Norm",
+    "PairFactors",
+    "PerLayerInput",
+    "PerLayerTable",
     "PlainResidual",
+    "Proportional",
     "RMSNorm",
     "ReLU2",
     "Reasoning",
+    "ResidualGate",
     "Rope",
     "Router",
+    "SectionCalls",
+    "SelectiveScan",
     "SharedExpert",
+    "ShortConv",
     "Skip",
+    "StateSpace",
     "SwiGLU",
+    "TaggedPairs",
+    "Temperature",
     "WavelengthBands",
     "WeightRules",
     "XmlFunctions",
     "Yarn",
     "concat",
     "either",
+    "post_norm",
     "pre_norm",
     "reshape",
     "rows",
+    "sandwich_norm",
     "stack",
     "tensor",
     "transpose",

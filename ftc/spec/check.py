@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ftc.errors import SpecError
 from ftc.spec.ffn import MoE
-from ftc.spec.mixer import Attention
-from ftc.spec.model import Model
+from ftc.spec.model import HyperConnections, Model
 from ftc.spec.parameter import require_positive
+from ftc.spec.scan import DecayAttention
 
 
 def check_model(model: Model, where: str) -> None:
@@ -32,17 +32,47 @@ def check_model(model: Model, where: str) -> None:
                     value=(use.group.elements, sizes[use.group.name].elements),
                     hint="give the other layers their own group name",
                 )
-    records = {(b.body.experts.count, b.body.experts.width) for _, b in model.moe_branches if isinstance(b.body, MoE)}
+    experts = [b.body.experts for _, b in model.moe_branches if isinstance(b.body, MoE)]
+    records = {(e.count, e.width, e.latent, e.activation.gated) for e in experts}
     if len(records) > 1:
         raise SpecError("MoE layers have experts of several sizes", where=where, value=sorted(records))
     _indices(model, where)
+    _residuals(model, where)
+    _counts(model, where)
+
+
+def _residuals(model: Model, where: str) -> None:
+    """Several streams are mixed by their own rule: what one stream can have besides a plain sum does not go with them."""
+    for i, block in enumerate(model.blocks):
+        for b in block.branches:
+            own = b.keeps != "stream" or b.stream_scale != 1.0 or b.gate is not None or b.late
+            if own and isinstance(model.residual, HyperConnections):
+                raise SpecError("does not go with several residual streams", where=f"{where}: block {i} {b.name}")
+
+
+def _counts(model: Model, where: str) -> None:
+    """What is made once for all layers has a part for each that takes one."""
+    if model.per_layer_inputs and model.embedding.per_layer is None:
+        raise SpecError("layers take inputs of a table that is not there", where=f"{where}: embedding.per_layer")
+    uses, written = model.cache_uses(), set()
+    scans: dict[DecayAttention, int] = {}
+    for i, block in enumerate(model.blocks):
+        for b in block.branches:
+            if isinstance(b.body, DecayAttention):
+                scans[b.body] = scans.get(b.body, 0) + 1
+            if getattr(b.body, "shares_cache", False) and uses[i][b.name][0].group.name not in written:
+                raise SpecError("shares a cache that no earlier layer wrote", where=f"{where}: block {i} {b.name}")
+            written |= {use.group.name for use in uses[i].get(b.name, ())}
+    for mixer, layers in scans.items():
+        if len(mixer.factors) != layers:
+            raise SpecError(f"one factor for each of {layers} layers", where=f"{where}: factors", value=len(mixer.factors))
 
 
 def _indices(model: Model, where: str) -> None:
     have = False
     for i, block in enumerate(model.blocks):
         for branch in block.branches:
-            indexer = branch.body.indexer if isinstance(branch.body, Attention) else None
+            indexer = getattr(branch.body, "indexer", None)
             if indexer is None:
                 continue
             if indexer.mode == "shared" and not have:

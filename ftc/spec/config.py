@@ -40,6 +40,14 @@ class Config:
             raise SpecError("none of the keys is there", where=f"{self._where}: {' / '.join(keys)}")
         return default
 
+    def filled(self, **defaults: Any) -> Config:
+        """The same with `defaults` in place of keys that are absent or null: what a family's files leave out."""
+        return Config(defaults | {k: v for k, v in self._values.items() if v is not None}, self._where)
+
+    def over(self, **changes: Any) -> Config:
+        """The same with `changes` laid over it."""
+        return Config({**self._values, **changes}, self._where)
+
     def keys(self) -> list[str]:
         return list(self._values)
 

@@ -19,7 +19,9 @@ class GatedDelta(msgspec.Struct, frozen=True, tag="gated_delta"):
     """Gated delta rule with a short causal convolution before it (Yang et al. 2024, "Gated Delta Networks").
 
     State per sequence: value_heads * key_dim * value_dim float32, and (conv_width - 1) columns of the convolution.
-    `decay_per`: one decay per head, or per key channel.
+    `decay_per`: one decay per head, or per key channel. `decay_floor` below 0 bounds its logarithm:
+    floor * sigmoid(exp(log_decay) * (a + bias)); else it is -exp(log_decay) * softplus(a + bias).
+    `decay_rank`, `gate_rank`: decays and output gate come through a projection of this rank.
     """
 
     key_heads: int
@@ -29,6 +31,9 @@ class GatedDelta(msgspec.Struct, frozen=True, tag="gated_delta"):
     conv_width: int
     norm: GatedRMSNorm
     decay_per: Literal["head", "channel"] = "head"
+    decay_floor: float = 0.0
+    decay_rank: int | None = None
+    gate_rank: int | None = None
 
     @property
     def conv_channels(self) -> int:
@@ -39,9 +44,10 @@ class GatedDelta(msgspec.Struct, frozen=True, tag="gated_delta"):
         return self.value_heads * (self.key_dim if self.decay_per == "channel" else 1)
 
     @property
-    def in_width(self) -> int:
-        """Columns of the fused input projection [q k v | z | b | a]."""
-        return self.conv_channels + self.value_heads * self.value_dim + self.value_heads + self.decays
+    def in_parts(self) -> tuple[int, int, int, int]:
+        """Columns of the fused input projection: [q k v | gate or its rank | b | decays or their rank]."""
+        gate = self.value_heads * self.value_dim if self.gate_rank is None else self.gate_rank
+        return self.conv_channels, gate, self.value_heads, self.decays if self.decay_rank is None else self.decay_rank
 
     def groups(self) -> tuple[CacheGroup, ...]:
         return (
@@ -50,13 +56,19 @@ class GatedDelta(msgspec.Struct, frozen=True, tag="gated_delta"):
         )
 
     def parameters(self, hidden: int) -> list[Parameter]:
+        inner = self.value_heads * self.value_dim
+        own = [Parameter("in", (sum(self.in_parts), hidden), linear=True)]
+        if self.gate_rank is not None:
+            own.append(Parameter("gate_up", (inner, self.gate_rank), linear=True))
+        if self.decay_rank is not None:
+            own.append(Parameter("decay_up", (self.decays, self.decay_rank), linear=True))
         return [
-            Parameter("in", (self.in_width, hidden), linear=True),
+            *own,
             Parameter("conv", (self.conv_channels, self.conv_width)),
             Parameter("log_decay", (self.value_heads,), "float32"),
             Parameter("decay_bias", (self.decays,), "float32"),
             Parameter("inner_norm", (self.value_dim,)),
-            Parameter("out", (hidden, self.value_heads * self.value_dim), linear=True),
+            Parameter("out", (hidden, inner), linear=True),
         ]
 
     def constants(self) -> dict[str, list[float]]:
@@ -64,7 +76,8 @@ class GatedDelta(msgspec.Struct, frozen=True, tag="gated_delta"):
 
     def check(self, where: str) -> None:
         require_positive(where, key_heads=self.key_heads, value_heads=self.value_heads, key_dim=self.key_dim,
-                         value_dim=self.value_dim, conv_width=self.conv_width)  # fmt: skip
+                         value_dim=self.value_dim, conv_width=self.conv_width, decay_rank=self.in_parts[3],
+                         gate_rank=self.in_parts[1])  # fmt: skip
         if self.value_heads % self.key_heads:
             raise SpecError(
                 f"key heads do not divide the {self.value_heads} value heads",
@@ -82,4 +95,4 @@ class GatedDelta(msgspec.Struct, frozen=True, tag="gated_delta"):
 
     def describe(self) -> str:
         heads = f"{self.value_heads} value and {self.key_heads} key heads of {self.key_dim} x {self.value_dim}"
-        return f"gated delta, {heads}, convolution {self.conv_width}"
+        return f"gated delta, {heads}, a decay per {self.decay_per}, convolution {self.conv_width}"

@@ -7,7 +7,9 @@ from typing import Literal
 import msgspec
 
 from ftc.errors import SpecError
-from ftc.spec.parameter import Parameter, require_positive
+from ftc.spec.norm import Norm
+from ftc.spec.parameter import Parameter, Precision, norm_parameters, require_positive
+from ftc.spec.per_layer import PerLayerInput
 
 
 class Activation(msgspec.Struct, frozen=True):
@@ -74,35 +76,63 @@ class Groups(msgspec.Struct, frozen=True):
 class Router(msgspec.Struct, frozen=True):
     """Scores over all experts in float32, top_k of them, their weights.
 
-    `choose_first`: top-k on the logits, score over the chosen. `bias`: a learned correction added for the choice only
-    (on the logits where choose_first). `renormalize`: divide by (sum + epsilon); then times `scale`.
+    `choose_first`: top-k on the logits, score over the chosen. `bias`: a learned correction added for the choice only;
+    `logit_bias`: one added to the logits. `renormalize`: divide by (sum + epsilon); then times `scale`. `softcap` > 0:
+    logits are softcap * tanh(logits / softcap). `precision` is the router matrix's. The router reads norm(x), its logits
+    are multiplied by `logit_scale`, its weights by a learned scale per expert where `expert_scale`. `weighs` "input": the
+    weight multiplies what the expert reads instead of what it gives.
+
+    `table` > 0: the experts of a token are looked up by its id in a table of so many rows; scores only weigh them.
+
+    "sparse_mixer": each choice in turn is weighted by a softmax over the logits that lie within 2 * `epsilon` (relative)
+    of the best one left (Liu et al. 2023); weights do not sum to 1.
     """
 
     top_k: int
-    score: Literal["softmax", "sigmoid", "sqrt_softplus"] = "softmax"
+    score: Literal["softmax", "sigmoid", "sqrt_softplus", "sparse_mixer"] = "softmax"
     choose_first: bool = False
     bias: bool = False
+    logit_bias: bool = False
     groups: Groups | None = None
     renormalize: bool = True
     epsilon: float = 0.0
     scale: float = 1.0
+    softcap: float = 0.0
+    precision: Precision = "run"
+    norm: Norm | None = None
+    logit_scale: float = 1.0
+    expert_scale: bool = False
+    table: int = 0
+    weighs: Literal["output", "input"] = "output"
 
 
 class Experts(msgspec.Struct, frozen=True):
-    """`count` routed experts of inner `width`; `identity` more ids after them return their input."""
+    """`count` routed experts of inner `width`; `identity` more ids after them return their input.
+
+    `bias`: each projection of each expert adds one; they are dense parameters, not part of an expert's record.
+    `latent` > 0: they work at this width, between two projections that all share. `norm` is over what they read,
+    `each_norm` over what each gives, before it is weighted, `post_norm` over their sum.
+    """
 
     count: int
     width: int
     activation: Activation = Activation()
     identity: int = 0
+    bias: bool = False
+    latent: int = 0
+    norm: Norm | None = None
+    each_norm: Norm | None = None
+    post_norm: Norm | None = None
 
 
 class SharedExpert(msgspec.Struct, frozen=True):
-    """A dense expert every token takes; `gate` "sigmoid" multiplies it by sigmoid(w . x)."""
+    """A dense expert every token takes, post_norm(expert(norm(x))); `gate` "sigmoid" multiplies it by sigmoid(w . x)."""
 
     width: int
     activation: Activation = Activation()
     gate: Literal["none", "sigmoid"] = "none"
+    norm: Norm | None = None
+    post_norm: Norm | None = None
 
 
 class MoE(msgspec.Struct, frozen=True, tag="moe"):
@@ -119,10 +149,29 @@ class MoE(msgspec.Struct, frozen=True, tag="moe"):
 
     def parameters(self, hidden: int) -> list[Parameter]:
         """Dense parameters; the experts' own matrices are records of the bank."""
-        own = [Parameter("router", (self.choices, hidden), linear=True)]
+        e = self.experts
+        own = norm_parameters("router_norm", self.router.norm, hidden)
+        own.append(Parameter("router", (self.choices, hidden), self.router.precision, linear=True))
+        if self.router.logit_bias:
+            own.append(Parameter("router_logit_bias", (self.choices,), self.router.precision))
         if self.router.bias:
             own.append(Parameter("router_bias", (self.choices,), "float32"))
+        if self.router.table:
+            own.append(Parameter("router_table", (self.router.table, self.router.top_k), "int32"))
+        if self.router.expert_scale:
+            own.append(Parameter("expert_scale", (self.choices,), "float32"))
+        width = e.latent or hidden
+        if e.latent:
+            own += [Parameter("latent_in", (width, hidden), linear=True), Parameter("latent_out", (hidden, width), linear=True)]
+        own += norm_parameters("experts_norm", e.norm, width)
+        own += norm_parameters("each_norm", e.each_norm, width)
+        own += norm_parameters("experts_post_norm", e.post_norm, hidden)
+        if e.bias:
+            own += [Parameter(f"expert_{m}_bias", (e.count, e.width)) for m in ("gate", "up")[not e.activation.gated :]]
+            own.append(Parameter("expert_down_bias", (e.count, width)))
         if self.shared is not None:
+            own += norm_parameters("shared_norm", self.shared.norm, hidden)
+            own += norm_parameters("shared_post_norm", self.shared.post_norm, hidden)
             own += [
                 Parameter("shared_gate_up", (self.shared.activation.inputs * self.shared.width, hidden), linear=True),
                 Parameter("shared_down", (hidden, self.shared.width), linear=True),
@@ -142,16 +191,29 @@ class MoE(msgspec.Struct, frozen=True, tag="moe"):
                 where=f"{where}: groups",
                 value=(groups.count, groups.taken),
             )
+        if groups is not None and self.choices // groups.count * groups.taken < self.router.top_k:
+            raise SpecError(
+                f"{groups.taken} of the groups hold fewer experts than the {self.router.top_k} a token takes",
+                where=f"{where}: groups",
+                value=(groups.count, groups.taken),
+                hint="take more groups, or fewer experts for each token",
+            )
+        r = self.router
+        if r.score == "sparse_mixer" and (r.bias or r.choose_first or groups is not None):
+            raise SpecError("a sparse mixer knows neither corrections nor groups", where=f"{where}: router", value=r.score)
 
     def describe(self) -> str:
         e = self.experts
-        text = f"{e.count} experts of width {e.width}, top {self.router.top_k} by {self.router.score}"
+        how = "token id" if self.router.table else self.router.score
+        text = f"{e.count} experts of width {e.width}, top {self.router.top_k} by {how}"
         text += f", {e.activation.describe()}"
         if e.identity:
             text += f", {e.identity} identity experts"
+        if e.latent:
+            text += f" on a latent of {e.latent}"
         if self.shared is not None:
             text += f", shared expert of width {self.shared.width}" + (" with a gate" if self.shared.gate != "none" else "")
         return text
 
 
-FFN = MLP | MoE
+FFN = MLP | MoE | PerLayerInput

@@ -65,7 +65,10 @@ def build_model(values: dict[str, Any], where: str = "config.json", spec: Path |
         model = module.model(Config(values, where))
     except FtcError:
         raise
-    except (KeyError, TypeError, ValueError, ZeroDivisionError, AttributeError, msgspec.ValidationError) as e:
+    except KeyError as e:
+        key = _holder(values, e.args[0])
+        raise SpecError("the spec knows no such value", where=f"{where}: {key or module.__name__}", value=e.args[0]) from e
+    except (TypeError, ValueError, ZeroDivisionError, AttributeError, msgspec.ValidationError) as e:
         raise SpecError(f"the config does not fit the spec: {e}", where=f"{where} ({module.__name__})") from e
     check_model(model, where)
     return model
@@ -76,6 +79,17 @@ def spec_hash(model: Model) -> str:
     return hashlib.sha256(msgspec.json.encode(model, order="deterministic")).hexdigest()[:16]
 
 
+def _holder(values: dict[str, Any], wanted: object) -> str | None:
+    """The key whose value is `wanted`, or a list with it."""
+    for key, value in values.items():
+        if value == wanted or (isinstance(value, list) and wanted in value):
+            return key
+        found = _holder(value, wanted) if isinstance(value, dict) else None
+        if found is not None:
+            return f"{key}: {found}"
+    return None
+
+
 def _claimed(values: dict[str, Any], where: str) -> ModuleType:
     named = values.get("architectures") or []
     known = registry()
@@ -84,13 +98,19 @@ def _claimed(values: dict[str, Any], where: str) -> ModuleType:
             return importlib.import_module(known[architecture])
     import difflib
 
-    near = difflib.get_close_matches(str(named[0]) if named else "", known, n=1, cutoff=0.75)
+    # without what all of them end in, or a short stranger is near to any
+    stems = {_stem(a): a for a in known}
+    near = [stems[s] for s in difflib.get_close_matches(_stem(str(named[0])) if named else "", stems, n=1, cutoff=0.75)]
     raise SpecError(
         "no spec file describes this architecture",
         where=f"{where}: architectures",
         value=named,
         hint=f"the nearest known is {near[0]}" if near else f"known: {', '.join(sorted(known))}; or give --spec FILE",
     )
+
+
+def _stem(architecture: str) -> str:
+    return architecture.partition("For")[0]
 
 
 def _own_spec(path: Path) -> ModuleType:

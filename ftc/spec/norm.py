@@ -8,13 +8,13 @@ import msgspec
 
 
 class RMSNorm(msgspec.Struct, frozen=True, tag="rms"):
-    """x / rms(x), times w ("w"), 1 + w ("1+w") or nothing ("none"), computed in float32.
+    """x / rms(x), times w ("w"), 1 + w ("1+w") or nothing ("none"), computed in float32; "input": of x times 1 + w.
 
     `over` is what one mean is taken over: the hidden vector, each head, or the whole projection.
     """
 
     eps: float
-    weight: Literal["w", "1+w", "none"] = "w"
+    weight: Literal["w", "1+w", "none", "input"] = "w"
     over: Literal["hidden", "head", "projection"] = "hidden"
 
 

@@ -9,11 +9,11 @@ import msgspec
 from ftc.errors import SpecError
 from ftc.spec.norm import LayerNorm, Norm, RMSNorm
 
-Precision = Literal["run", "float32"]
+Precision = Literal["run", "float32", "int32"]
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """`path` within its block (or the model). "run": the type the model runs in; "float32": always float32.
+    """`path` within its block (or the model). "run": the type the model runs in; "float32" and "int32": always that.
 
     `linear`: a matrix [out, in] used by a linear, so a number format may apply.
     """

@@ -32,6 +32,9 @@ def model_parameters(model: Model) -> list[Parameter]:
     """Parameters outside the blocks: embedding, final norm, head."""
     own = [Parameter("embedding", (model.vocab, model.hidden), linear=model.head.tied)]
     own += norm_parameters("final_norm", model.final_norm, model.hidden)
+    own += norm_parameters("embedding_norm", model.embedding.norm, model.hidden)
+    if model.embedding.per_layer is not None:
+        own += model.embedding.per_layer.parameters(model.hidden, model.per_layer_inputs)
     if isinstance(model.residual, HyperConnections):
         own += _hyper("final", model.residual, model.hidden, collapse=True)
     if not model.head.tied:
@@ -48,16 +51,20 @@ def block_parameters(model: Model, block: Block) -> list[Parameter]:
         own += norm_parameters(f"{branch.name}.norm", branch.norm, model.hidden)
         own += [msgspec.structs.replace(p, path=f"{branch.name}.{p.path}") for p in branch.body.parameters(model.hidden)]
         own += norm_parameters(f"{branch.name}.post_norm", branch.post_norm, model.hidden)
+        if branch.gate is not None:
+            own.append(Parameter(f"{branch.name}.residual_gate", (model.hidden,), "float32"))
         if isinstance(model.residual, HyperConnections):
             own += _hyper(branch.name, model.residual, model.hidden, collapse=False)
+    if block.scalar:
+        own.append(Parameter("scalar", (1,)))
     return own
 
 
 def expert_record(model: Model, branch: Branch) -> ExpertRecord:
     """The record class of a MoE branch."""
     assert isinstance(branch.body, MoE)
-    experts = branch.body.experts
-    return ExpertRecord(f"{branch.name}.experts", experts.count, experts.width, model.hidden, experts.activation.gated)
+    e = branch.body.experts
+    return ExpertRecord(f"{branch.name}.experts", e.count, e.width, e.latent or model.hidden, e.activation.gated)
 
 
 def _hyper(path: str, residual: HyperConnections, hidden: int, *, collapse: bool) -> list[Parameter]:

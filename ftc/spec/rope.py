@@ -39,17 +39,35 @@ class Yarn(msgspec.Struct, frozen=True, tag="yarn"):
     attention_factor: float | None = None
 
 
-Scaling = Linear | WavelengthBands | Yarn
+class PairFactors(msgspec.Struct, frozen=True, tag="pair_factors"):
+    """The frequency of each pair is divided by its own factor; cos and sin are multiplied by `amplitude`."""
+
+    factors: tuple[float, ...]
+    amplitude: float = 1.0
+
+
+class Proportional(msgspec.Struct, frozen=True, tag="proportional"):
+    """Only the first `fraction` of the pairs turn, divided by `factor`; the rest of the `dim` stands still."""
+
+    fraction: float
+    factor: float = 1.0
+
+
+Scaling = Linear | WavelengthBands | Yarn | PairFactors | Proportional
 
 
 class Rope(msgspec.Struct, frozen=True):
-    """Rotates `dim` elements of each head, at its head or tail, in half-split or interleaved pairs."""
+    """Rotates `dim` elements of each head, at its head or tail, in half-split or interleaved pairs.
+
+    Pair i turns by theta ** (-2 i / spread) radians per position; `spread` None is `dim`.
+    """
 
     theta: float
     dim: int
     at: Literal["head", "tail"] = "head"
     pairing: Literal["half_split", "interleaved"] = "half_split"
     scaling: Scaling | None = None
+    spread: int | None = None
 
     def check(self, where: str, head_dim: int) -> None:
         """Raises SpecError where such a part of a head cannot be turned in pairs."""
@@ -57,10 +75,17 @@ class Rope(msgspec.Struct, frozen=True):
             raise SpecError(
                 f"rope needs an even number of at most {head_dim} elements", where=f"{where}: rope.dim", value=self.dim
             )
+        if isinstance(self.scaling, PairFactors) and len(self.scaling.factors) != self.dim // 2:
+            raise SpecError(
+                f"rope needs a factor for each of its {self.dim // 2} pairs",
+                where=f"{where}: rope.scaling.factors",
+                value=len(self.scaling.factors),
+            )
 
     def frequencies(self) -> list[float]:
         """Radians per position of each of the dim/2 pairs."""
-        base = [self.theta ** (-2.0 * i / self.dim) for i in range(self.dim // 2)]
+        spread = self.dim if self.spread is None else self.spread
+        base = [self.theta ** (-2.0 * i / spread) for i in range(self.dim // 2)]
         match self.scaling:
             case None:
                 return base
@@ -70,9 +95,16 @@ class Rope(msgspec.Struct, frozen=True):
                 return [_banded(f, s) for f in base]
             case Yarn() as s:
                 return _yarn(base, self.theta, self.dim, s)
+            case Proportional(fraction=fraction, factor=factor):
+                turning = int(fraction * self.dim // 2)
+                return [f / factor if i < turning else 0.0 for i, f in enumerate(base)]
+            case PairFactors(factors=factors):
+                return [f / factor for f, factor in zip(base, factors, strict=True)]
 
     def amplitude(self) -> float:
         """Factor on cos and sin."""
+        if isinstance(self.scaling, PairFactors):
+            return self.scaling.amplitude
         if isinstance(self.scaling, Yarn):
             given = self.scaling.attention_factor
             return given if given is not None else (0.1 * math.log(self.scaling.factor) + 1.0)

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from ftc.spec.model import Block, Model
-from ftc.spec.size import Size
+from ftc.spec.size import RUN_BYTES, Size
+
+# bits of one element, scales included: 8 bits with a float32 for 128 x 128, 4 bits with a byte for 32
+EXPERT_BITS = {"in 8": 8 + 32 / (128 * 128), "in 4": 4 + 8 / 32}
 
 
 def summary(model: Model, size: Size) -> list[tuple[str, str]]:
     """(label, text) lines about the whole model."""
     percent = 100 * size.active_parameters / size.parameters
     active = f"{short(size.active_parameters)} active per token ({percent:.0f} %)"
+    outside = size.embedding_parameters + size.head_parameters
     lines = [
         ("parameters", f"{short(size.parameters)} in all, {active}"),
+        ("", f"of both, {short(outside)} in embedding and head"),
         ("weights", bytes_text(size.weight_bytes)),
     ]
     if size.expert_count:
-        lines.append(("experts", f"{size.expert_count} of {bytes_text(size.expert_bytes)} each"))
+        elements = size.expert_bytes // RUN_BYTES
+        sizes = (f"{bytes_text(elements * bits / 8)} {name}" for name, bits in EXPERT_BITS.items())
+        lines.append(("experts", f"{size.expert_count} of {bytes_text(size.expert_bytes)} each in 16 bits, {', '.join(sizes)}"))
     lines += [
         ("hidden", f"{model.hidden}"),
         ("vocabulary", f"{model.vocab}, head {'tied to the embedding' if model.head.tied else 'of its own'}"),

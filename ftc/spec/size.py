@@ -25,11 +25,15 @@ class LayerKind(msgspec.Struct, frozen=True):
 class Size(msgspec.Struct, frozen=True):
     """The numbers of a model. "active" is what one token reads; identity experts count as if they were computed.
 
+    The embedding (with a table per layer, where there is one) counts whole, as active too; `embedding_parameters` and
+    `head_parameters` (0 where tied) are there for those who count without.
     `token_flops` leaves out attention over earlier tokens, of which each costs `context_flops` more.
     """
 
     parameters: int
     active_parameters: int
+    embedding_parameters: int
+    head_parameters: int
     weight_bytes: int
     expert_bytes: int
     expert_count: int
@@ -51,12 +55,19 @@ def measure(model: Model, run_bytes: int = RUN_BYTES) -> Size:
     dense = own + [p for block in model.blocks for p in block_parameters(model, block)]
     total = sum(map(_count, dense)) + sum(r.count * r.elements for r in records)
     idle = sum(_idle(model, block) for block in model.blocks)
-    linear = sum(_count(p) for p in dense if p.linear) + sum(r.count * r.elements for r in records) - idle
+    chosen = sum(
+        min(b.body.router.top_k, r.count) * r.elements
+        for (_, b), r in zip(model.moe_branches, records, strict=True)
+        if isinstance(b.body, MoE)
+    )
+    linear = sum(_count(p) for p in dense if p.linear) + chosen
     groups = model.cache_groups().values()
     mixers = [b.body for block in model.blocks for b in block.branches if not isinstance(b.body, FFN)]
     return Size(
         parameters=total,
         active_parameters=total - idle,
+        embedding_parameters=sum(_count(p) for p in own if p.path in ("embedding", "per_layer_table")),
+        head_parameters=sum(_count(p) for p in own if p.path == "head"),
         weight_bytes=sum(_bytes(p, run_bytes) for p in dense) + sum(r.count * r.elements for r in records) * run_bytes,
         expert_bytes=records[0].elements * run_bytes if records else 0,
         expert_count=sum(r.count for r in records),
@@ -77,12 +88,15 @@ def _kind(model: Model, block: Block, numbers: tuple[int, ...]) -> LayerKind:
 
 
 def _idle(model: Model, block: Block) -> int:
-    """Elements of routed experts that one token leaves alone."""
+    """Elements of routed experts, biases included, that one token leaves alone."""
     found = 0
     for branch in block.branches:
         if isinstance(branch.body, MoE):
             record = expert_record(model, branch)
-            found += (record.count - min(branch.body.router.top_k, record.count)) * record.elements
+            own = branch.body.parameters(model.hidden)
+            biases = sum(_count(p) for p in own if p.path.startswith("expert_") and p.path.endswith("_bias"))
+            each = record.elements + biases // record.count
+            found += (record.count - min(branch.body.router.top_k, record.count)) * each
     return found
 
 
@@ -95,4 +109,4 @@ def _bytes(p: Parameter, run_bytes: int) -> int:
 
 
 def _width(dtype: str, run_bytes: int) -> int:
-    return 4 if dtype == "float32" else run_bytes
+    return run_bytes if dtype == "run" else 4

@@ -43,6 +43,22 @@ class ToolCallEnd(msgspec.Struct, frozen=True):
 Event = ReasoningDelta | ContentDelta | ToolCallStart | ToolCallDelta | ToolCallEnd
 
 
+def joined(events: Iterable[Event]) -> list[Event]:
+    """The events with neighbours of one kind as one."""
+    found: list[Event] = []
+    for one in events:
+        match found[-1] if found else None, one:
+            case ContentDelta(before), ContentDelta(text):
+                found[-1] = ContentDelta(before + text)
+            case ReasoningDelta(before), ReasoningDelta(text):
+                found[-1] = ReasoningDelta(before + text)
+            case ToolCallDelta(index, before), ToolCallDelta(same, text) if index == same:
+                found[-1] = ToolCallDelta(index, before + text)
+            case _:
+                found.append(one)
+    return found
+
+
 class Call(msgspec.Struct, frozen=True):
     """One call of a whole answer; `arguments` is JSON text, `complete` is False for a call that was cut."""
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Literal
 
-from ftc.spec.chat import Chat, JsonInTags, ToolSyntax
-from ftc.text import scan, toolcall
+from ftc.spec.chat import CallSyntax, Channels, Chat, ToolSyntax
+from ftc.text import channels, scan, toolcall
 from ftc.text.events import ContentDelta, Event, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
 from ftc.text.stop import StopStrings
 from ftc.text.toolcall.base import CallReader, State
@@ -49,8 +49,8 @@ def starts_in_reasoning(chat: Chat, prompt_text: str) -> bool:
 def mark_ids(chat: Chat, syntax: ToolSyntax | None, token_id: Callable[[str], int | None]) -> frozenset[int]:
     """Ids of the tokens that are marks of the dialect: the detokenizer must keep them even where they are special."""
     marks = [chat.reasoning.open, chat.reasoning.close] if chat.reasoning else []
-    marks += [syntax.open, syntax.close] if syntax else []
-    return frozenset(id for mark in marks if (id := token_id(mark)) is not None)
+    marks += syntax.marks if syntax else []
+    return frozenset(id for mark in marks if mark and (id := token_id(mark)) is not None)
 
 
 class Parser:
@@ -71,14 +71,22 @@ class Parser:
         new_id: Callable[[], str] = call_id,
     ) -> None:
         self._reasoning = chat.reasoning
-        self._syntax = syntax if tools and tools_allowed else None
+        allowed = bool(tools and tools_allowed)
+        self._channels: channels.ChannelText | None = None
+        call_syntax: CallSyntax | None
+        if isinstance(syntax, Channels):
+            self._channels = channels.ChannelText(syntax, allowed)
+            self._reasoning, call_syntax = channels.REASONING, channels.call_syntax(syntax)
+        else:
+            call_syntax = syntax
+        self._syntax = call_syntax if allowed else None
         self._tools = ToolSchemas(tools)
         self._stop = StopStrings(stops)
         self._new_id = new_id
-        self._mode = _Mode.REASONING if in_reasoning and chat.reasoning else _Mode.CONTENT
+        self._mode = _Mode.REASONING if in_reasoning and self._reasoning else _Mode.CONTENT
         self._events: list[Event] = []
         self._buffer = ""
-        self._head = bool(self._syntax or chat.reasoning)  # only white space so far in this block
+        self._head = bool(self._syntax or self._reasoning)  # only white space so far in this block
         self._framed = False  # something stood before this block, so its leading newlines are framing
         self._lead = ""  # white space at the head
         self._tail = ""  # newlines that are framing if a mark follows
@@ -97,12 +105,14 @@ class Parser:
 
     def push(self, text: str) -> list[Event]:
         """Takes more text; returns the events that are certain now."""
-        self._buffer += text
+        self._buffer += text if self._channels is None else self._channels.push(text)
         self._run(final=False)
         return self._taken()
 
     def finish(self, reason: Literal["stop", "length"]) -> tuple[list[Event], Literal["stop", "length", "tool_calls"]]:
         """The model's text ends here, by itself or cut. Returns the last events and the client's finish reason."""
+        if self._channels is not None:
+            self._buffer += self._channels.finish()
         self._run(final=True)
         while self._mode is _Mode.CALL:
             self._finish_call(reason)
@@ -136,7 +146,8 @@ class Parser:
 
     def _read_content(self, final: bool) -> bool:
         marks = [self._syntax.open] if self._syntax else []
-        if self._head and self._reasoning:
+        # Marks that stand for channels are no text that could be quoted, so they count anywhere.
+        if self._reasoning and (self._head or self._channels is not None):
             marks += [self._reasoning.open, self._reasoning.close]
         text, mark = self._next(marks, final)
         if text:
@@ -148,6 +159,7 @@ class Parser:
             self._begin_call(mark, in_reasoning=False)
         else:
             assert self._reasoning is not None
+            self._show(self._stop.flush())
             self._new_block(_Mode.REASONING if mark == self._reasoning.open else _Mode.CONTENT)
         return True
 
@@ -178,18 +190,15 @@ class Parser:
     def _read_after_call(self, final: bool) -> bool:
         """Behind a complete call: its closing mark, another call in the same marks, or neither."""
         assert self._syntax is not None
-        if isinstance(self._syntax, JsonInTags):
-            begins, skipped = "{", _SPACE + "}"  # one brace too many is a common slip
-        else:
-            begins, skipped = self._syntax.function_open, _SPACE
-        text = self._buffer.lstrip(skipped)
+        begins, close = self._syntax.begins, self._syntax.close
+        text = self._buffer.lstrip(self._syntax.skips)
         self._buffer = text
-        if text.startswith(self._syntax.close):
-            self._buffer = text.removeprefix(self._syntax.close)
+        if close and text.startswith(close):
+            self._buffer = text.removeprefix(close)
             self._mode = _Mode.CONTENT
         elif text.startswith(begins):
             self._begin_call("", in_reasoning=False)
-        elif not final and (self._syntax.close.startswith(text) or begins.startswith(text)):
+        elif not final and any(mark.startswith(text) for mark in (close, *begins) if mark):
             return False
         else:
             self._mode = _Mode.CONTENT
@@ -197,7 +206,7 @@ class Parser:
 
     def _read_broken_call(self, final: bool) -> bool:
         assert self._syntax is not None
-        text, mark = self._next([self._syntax.close, self._syntax.open], final)
+        text, mark = self._next([mark for mark in (self._syntax.close, self._syntax.open) if mark], final)
         if text:
             self._content(text)
             return True
@@ -344,6 +353,8 @@ class Parser:
 
     def _emit(self, event: Event) -> None:
         """Adds an event: empty ones are left out, and a delta joins one of its kind before it."""
+        if self._channels is not None and isinstance(event, ReasoningDelta | ContentDelta):
+            event = type(event)(channels.without_marks(event.text))
         last = self._events[-1] if self._events else None
         match event, last:
             case ((ReasoningDelta(text="") | ContentDelta(text="") | ToolCallDelta(arguments_text="")), _):

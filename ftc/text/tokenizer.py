@@ -62,9 +62,12 @@ class Tokenizer:
         lines = "".join(f"{id} {vocabulary[id]!r} {id in special}\n" for id in sorted(vocabulary))
         return cls(backend, table, special, hashlib.sha256(lines.encode()).hexdigest())
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of `text`. Special tokens written in it are recognised; none are added."""
-        return self._backend.encode(text, add_special_tokens=False).ids
+    def encode(self, text: str, special: bool = False) -> list[int]:
+        """The ids of `text`. Special tokens written in it are recognised; with `special` the file's own are added."""
+        if not text.isascii():
+            # Arguments of calls may hold half a character, written as an escape; no vocabulary has it.
+            text = text.encode("utf-8", "replace").decode()
+        return self._backend.encode(text, add_special_tokens=special).ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`, special tokens included. Bytes that are no UTF-8 become U+FFFD."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import fx
@@ -40,6 +41,22 @@ def op_name(node: fx.Node) -> str:
     return getattr(target, "__name__", str(target))
 
 
+def argument(node: fx.Node, name: str) -> Any:
+    """An argument of a call by its name in the schema."""
+    for at, a in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+        if a.name == name:
+            return node.args[at] if at < len(node.args) else node.kwargs.get(name, a.default_value)
+    raise KeyError(name)
+
+
+def stream_of(node: fx.Node) -> str:
+    """The stream a node runs on: the one its op names, else "compute". Events belong to the stream they mark or hold."""
+    if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+        if any(a.name == "stream" for a in node.target._schema.arguments):
+            return argument(node, "stream")
+    return "compute"
+
+
 def text_of(module: fx.GraphModule) -> str:
     """One line a node: `name: type[shape] = op(arguments)`, with what passes wrote about it in braces."""
     return "\n".join(_lines(module))
@@ -52,13 +69,19 @@ def hash_of(module: fx.GraphModule) -> str:
 def _lines(module: fx.GraphModule) -> Iterator[str]:
     for node in module.graph.nodes:
         if node.op == "placeholder":
-            yield f"{node.name}: {_type(node)} = input {input_name(node)}"
+            yield f"{node.name}: {type_of(node)} = input {input_name(node)}"
         elif node.op == "output":
             yield f"return {fx.node.map_arg(node.args[0], lambda n: n.name)}".replace("'", "")
         else:
-            arguments = ", ".join(str(fx.node.map_arg(a, lambda n: _Name(n.name))) for a in node.args)
+            arguments = arguments_of(node)
             notes = ", ".join(f"{k}={node.meta[k]}" for k in ("format", "kernel") if k in node.meta)
-            yield f"{node.name}: {_type(node)} = {op_name(node)}({arguments})" + (f"  {{{notes}}}" if notes else "")
+            yield f"{node.name}: {type_of(node)} = {op_name(node)}({arguments})" + (f"  {{{notes}}}" if notes else "")
+
+
+def arguments_of(node: fx.Node) -> str:
+    """What a call is given, tensors by name; `key=value` for keywords, which decide as much (`approximate=tanh`)."""
+    given = [("", a) for a in node.args] + [(f"{name}=", a) for name, a in node.kwargs.items()]
+    return ", ".join(f"{name}{fx.node.map_arg(a, lambda n: _Name(n.name))}" for name, a in given)
 
 
 class _Name(str):
@@ -66,7 +89,8 @@ class _Name(str):
         return str(self)
 
 
-def _type(node: fx.Node) -> str:
+def type_of(node: fx.Node) -> str:
+    """`float32[1, 256]`, or several of them in brackets; "?" where the tracer noted nothing."""
     value = node.meta.get("val")
     if isinstance(value, (tuple, list)):
         return "(" + ", ".join(_shape(v) for v in value) + ")"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -11,6 +14,27 @@ from ftc.spec.model import Block, Model
 from ftc.spec.norm import Norm
 
 Inputs = dict[str, Tensor]
+Watch = Callable[[str, Tensor], None]
+
+_watch: Watch | None = None
+
+
+@contextmanager
+def watching(watch: Watch) -> Iterator[None]:
+    """While entered, `watch` is told of what norms, linears and branches of an uncompiled block read and give."""
+    global _watch
+    before, _watch = _watch, watch
+    try:
+        yield
+    finally:
+        _watch = before
+
+
+def seen(path: str, value: Tensor) -> Tensor:
+    """`value`, after telling whoever watches."""
+    if _watch is not None:
+        _watch(path, value)
+    return value
 
 
 class Layer:
@@ -30,11 +54,12 @@ class Layer:
 
     def norm(self, path: str, spec: Norm | None, x: Tensor) -> Tensor:
         """`x` through the norm whose weight is at `path`; as it is where there is none."""
-        return x if spec is None else norm(x, spec, self.optional(path), self.optional(f"{path}_bias"))
+        return x if spec is None else seen(path, norm(x, spec, self.optional(path), self.optional(f"{path}_bias")))
 
     def linear(self, x: Tensor, path: str, dtype: torch.dtype | None = None) -> Tensor:
         """`x` through the linear at `path`, with its bias where it has one."""
-        return linear(x, self.weight(path), self.rows, self.optional(f"{path}_bias"), dtype)
+        seen(f"input of {path}", x)
+        return seen(path, linear(x, self.weight(path), self.rows, self.optional(f"{path}_bias"), dtype))
 
     def pool(self, branch: str, group: str) -> tuple[Tensor, Tensor, Tensor]:
         """Pool, its state and this branch's ordinal in it: what every stateful op takes."""

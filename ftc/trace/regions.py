@@ -1,7 +1,8 @@
 """Which regions a model has: one per layer kind, their inputs by name, and the schedule that calls them.
 
 Input names: `carry.NAME`, `step.NAME`, `w.PATH` (dense weights of the block), `const.PATH` (derived from the spec),
-`bank.MATRIX` (expert bank views), `pool.GROUP`, `state.GROUP`, `ord.BRANCH.GROUP` and `ord.BRANCH.moe` (ordinals).
+`bank.MATRIX` (expert bank views), `slots.NAME` and `mail.NAME` (the expert cache, added by passes), `pool.GROUP`,
+`state.GROUP`, `ord.BRANCH.GROUP` and `ord.BRANCH.moe` (ordinals).
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ class Call:
     kind: str
     block: int | None
 
+    @property
+    def is_side(self) -> bool:
+        """Whether it only moves experts: such regions take and give no carry."""
+        return self.kind.partition(".")[0] in ("fetch", "arrive", "release")
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -53,8 +59,9 @@ def lay_out(model: Model) -> Layout:
     carry = tuple(f"carry.{c.name}" for c in model.carry())
     step = {name: f"step.{name}" for name in Step.NAMES}
     outer = [f"w.{p.path}" for p in model_parameters(model)]
-    head_inputs = [n for n in outer if n != "w.embedding" or model.head.tied]
-    kinds = {"embed": Kind("embed", (step["tokens"], step["rows"], "w.embedding"), carry)}
+    early = [n for n in outer if n.startswith(("w.embedding", "w.per_layer"))]
+    head_inputs = [n for n in outer if n not in early or (n == "w.embedding" and model.head.tied)]
+    kinds = {"embed": Kind("embed", (step["tokens"], step["rows"], *early), carry)}
     schedule = [Call("embed", None)]
     known: dict[Block, str] = {}
     for i, block in enumerate(model.blocks):
@@ -74,6 +81,8 @@ def _block_inputs(model: Model, block: Block) -> Iterator[str]:
     groups = [(b.name, g) for b in mixers for g in b.body.groups()]  # type: ignore[union-attr]
     moes = [b for b in block.branches if isinstance(b.body, MoE)]
     yield "step.rows"
+    if any(isinstance(b.body, MoE) and b.body.router.table for b in moes):
+        yield "step.tokens"
     if mixers:
         yield from ("step.positions", "step.offsets")
     if any(g.per == "token" for _, g in groups):

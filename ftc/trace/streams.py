@@ -8,8 +8,19 @@ import torch
 from torch import Tensor
 
 from ftc.ops.norm import rms
-from ftc.spec.model import HyperConnections
+from ftc.ops.streams import doubly_stochastic
+from ftc.spec.model import Branch, HyperConnections
 from ftc.trace.layer import Inputs, Layer
+
+
+def add(layer: Layer, branch: Branch, stream: Tensor, y: Tensor) -> Tensor:
+    """The one stream with a branch's result `y`: a plain or scaled sum, or the learned mixture of a residual gate."""
+    if branch.gate is not None:
+        weight = layer.weight(f"{branch.name}.residual_gate") / branch.gate.temperature
+        share = torch.sigmoid(weight)
+        kept = torch.sqrt(torch.clamp(torch.sigmoid(-weight) * (1.0 + share), min=branch.gate.floor))
+        return (kept * stream.float() + share * y.float()).to(stream.dtype)
+    return stream + y if branch.stream_scale == 1.0 else stream * branch.stream_scale + y
 
 
 def mix(layer: Layer, name: str, residual: HyperConnections, branch: Callable[[Tensor], Tensor]) -> None:
@@ -19,11 +30,8 @@ def mix(layer: Layer, name: str, residual: HyperConnections, branch: Callable[[T
     scale, base = layer.weight(f"{name}.streams_scale"), layer.weight(f"{name}.streams_base")
     pre = torch.sigmoid(raw[:, :n] * scale[0] + base[:n]) + residual.eps
     post = 2 * torch.sigmoid(raw[:, n : 2 * n] * scale[1] + base[n : 2 * n])
-    comb = (raw[:, 2 * n :] * scale[2] + base[2 * n :]).unflatten(-1, (n, n)).softmax(-1) + residual.eps
-    comb = comb / (comb.sum(-2, keepdim=True) + residual.eps)
-    for _ in range(residual.iterations - 1):
-        comb = comb / (comb.sum(-1, keepdim=True) + residual.eps)
-        comb = comb / (comb.sum(-2, keepdim=True) + residual.eps)
+    logits = (raw[:, 2 * n :] * scale[2] + base[2 * n :]).unflatten(-1, (n, n))
+    comb = doubly_stochastic(logits, residual.iterations, residual.eps)
     y = branch((pre.unsqueeze(-1) * streams).sum(1).to(streams.dtype))
     # a broadcast product and sum, not a matmul: n is 4, and the compiler fuses it
     mixed = (comb.unsqueeze(-1) * streams.unsqueeze(2)).sum(1)
@@ -38,4 +46,4 @@ def collapse(streams: Tensor, residual: HyperConnections, x: Inputs) -> Tensor:
 
 
 def _weights(streams: Tensor, residual: HyperConnections, weight: Tensor) -> Tensor:
-    return rms(streams.flatten(1).float(), residual.eps) @ weight.T
+    return rms(streams.flatten(1).float(), residual.norm_eps) @ weight.T

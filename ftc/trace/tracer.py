@@ -17,8 +17,8 @@ from ftc.trace.inputs import Shape, Step
 from ftc.trace.interpret import constants, region_function
 from ftc.trace.regions import Call, Kind, lay_out
 
-# Pools, page tables and record strides reach ops untouched, so graphs and compiled code do not depend on their sizes:
-# every trace uses these stand-ins, and one artefact serves any memory plan.
+# Pools, banks and page tables reach ops untouched, so graphs and compiled code do not depend on their sizes: every trace
+# uses this stand-in for pages, slots, layers and record strides, and one artefact serves any memory plan and any depth.
 STAND_IN = 16
 
 
@@ -86,22 +86,22 @@ def _inner(model: Model, kind: Kind, dtype: torch.dtype) -> dict[str, Spec]:
     assert kind.block is not None
     table = {f"w.{p.path}": _dense(p.shape, _precision(p.precision, dtype)) for p in block_parameters(model, kind.block)}
     table |= {f"const.{k}": _dense(t.shape, t.dtype) for k, t in constants(kind.block).items()}
-    for name, (group, layers) in model.cache_groups().items():
-        shape = (STAND_IN, layers, STAND_IN) if group.per == "token" else (STAND_IN, layers)
+    for name, (group, _) in model.cache_groups().items():
+        shape = (STAND_IN,) * (3 if group.per == "token" else 2)
         table[f"pool.{name}"] = _dense((*shape, *group.shape), _precision(group.dtype, dtype))
         table[f"state.{name}"] = _dense((4,), torch.int32)
     table |= {n: _dense((), torch.int32) for n in kind.inputs if n.startswith("ord.")}
     moes = model.moe_branches
     if moes:
         record = expert_record(model, moes[0][1])
-        bank = (len(moes) * record.count, record.width, record.hidden)
+        bank = (STAND_IN * record.count, record.width, record.hidden)
         view = Spec(bank, (record.elements, record.hidden, 1), dtype)
         table |= {f"bank.{m}": view for m in record.matrices}
     return table
 
 
 def _precision(precision: str, dtype: torch.dtype) -> torch.dtype:
-    return dtype if precision == "run" else torch.float32
+    return dtype if precision == "run" else getattr(torch, precision)
 
 
 def _dense(shape: tuple[int, ...], dtype: torch.dtype) -> Spec:

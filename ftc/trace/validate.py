@@ -7,10 +7,10 @@ from torch import fx
 
 from ftc.errors import PassError
 from ftc.ops.op import OPS
-from ftc.trace.graph import input_name, op_name
+from ftc.trace.graph import input_name, op_name, stream_of
 from ftc.trace.regions import Kind
 
-_POOLS = ("pool.", "state.", "bank.")
+_POOLS = ("pool.", "state.", "bank.", "slots.", "mail.")
 # ops that read a value on the host: a step must never wait for the device
 _HOST_READS = {"aten._local_scalar_dense", "aten.item", "aten.nonzero", "aten.equal", "aten.is_nonzero"}
 _PLAIN = {"getitem"}
@@ -46,6 +46,11 @@ def _call(node: fx.Node, where: str, bound: bool) -> None:
         for pool in (p for p in pools if p.startswith("pool.")):
             if pool.replace("pool.", "state.") not in pools:
                 raise PassError("touches a pool without the state that orders it", where=at, value=pool)
+        cache = [p for p in pools if p.startswith(("slots.", "mail."))]
+        if cache and "slots.state" not in cache:
+            raise PassError("touches slots or mailbox without the state that orders them", where=at, value=cache)
+        if stream_of(node) != "compute" and any(a.op != "placeholder" for a in node.all_input_nodes):
+            raise PassError("work on a side stream may touch nothing that the compiler reuses", where=at, value=name)
         return
     if pools:
         raise PassError("only ftc ops may read pools and banks: the compiler would copy them", where=at, value=pools)

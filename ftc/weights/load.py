@@ -103,7 +103,7 @@ def load(model: Model, folder: Path, dtype: torch.dtype, progress: ProgressSink 
 
 
 def _dtype(precision: Precision, dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if precision == "float32" else dtype
+    return dtype if precision == "run" else getattr(torch, precision)
 
 
 def _run(jobs: list[_Job], checkpoint: Checkpoint, progress: ProgressSink) -> None:

@@ -17,6 +17,7 @@ from ftc.weights.checkpoint import LISTED, Checkpoint, capped
 from ftc.weights.pieces import Pieces, expand
 
 READABLE = ("BF16", "F16", "F32")
+INTEGERS = ("I32", "I64")  # what a parameter of precision "int32" may be stored as
 TIED = "tied: the head reads the embedding"
 
 _SCALED = ("F8_E4M3", "F8_E5M2", "F4", "I8", "U8")
@@ -117,7 +118,7 @@ class _Search:
         self.used.update(n for n in needed if n in self.shapes)
         absent = [n for n in needed if n not in self.shapes]
         self.absent.update((n, w.path) for n in absent if n not in self.checkpoint.lost)
-        readable = [self._readable(n) for n in needed if n in self.shapes]
+        readable = [self._readable(n, w.precision) for n in needed if n in self.shapes]
         if absent or not all(readable):
             return None
         try:
@@ -133,13 +134,14 @@ class _Search:
             return None
         return Entry(w.path, source, pieces, w.precision, w.experts > 0)
 
-    def _readable(self, name: str) -> bool:
+    def _readable(self, name: str, precision: Precision) -> bool:
         tensor = self.checkpoint.tensors[name]
-        if tensor.dtype in READABLE:
+        wanted = INTEGERS if precision == "int32" else READABLE
+        if tensor.dtype in wanted:
             return True
         if name not in self._judged:
             self._judged.add(name)
-            self.misfits.append(_refused_dtype(name, tensor.dtype, tensor.file, self.shapes))
+            self.misfits.append(_refused_dtype(name, tensor.dtype, tensor.file, self.shapes, wanted))
         return False
 
     def missing(self, unused: list[str]) -> list[CheckpointError]:
@@ -152,7 +154,9 @@ class _Search:
         return capped(found)
 
 
-def _refused_dtype(name: str, dtype: str, file: str, stored: dict[str, tuple[int, ...]]) -> CheckpointError:
+def _refused_dtype(
+    name: str, dtype: str, file: str, stored: dict[str, tuple[int, ...]], wanted: tuple[str, ...]
+) -> CheckpointError:
     if dtype in _SCALED:
         scales = [name + end for end in _SCALES]
         if not any(s in stored for s in scales):
@@ -161,7 +165,7 @@ def _refused_dtype(name: str, dtype: str, file: str, stored: dict[str, tuple[int
             what = f"the number format {dtype} with a scale is not read yet"
     else:
         what = f"wrong dtype {dtype} for a weight"
-    return CheckpointError(what, where=f"{file}: {name}", hint=f"weights may be {', '.join(READABLE)}")
+    return CheckpointError(what, where=f"{file}: {name}", hint=f"it may be {', '.join(wanted)}")
 
 
 def _wanted(model: Model) -> Iterator[_Wanted]:

@@ -13,7 +13,9 @@ from ftc.errors import CheckpointError
 from ftc.weights.checkpoint import Checkpoint
 from ftc.weights.pieces import Piece, Pieces, View
 
-STORED = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+STORED = {
+    "BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "I32": torch.int32, "I64": torch.int64,
+}  # fmt: skip
 
 # The buffer of one thread: large enough that a disk streams, small enough that eight of them do not matter.
 SCRATCH_BYTES = 16 << 20

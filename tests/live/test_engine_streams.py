@@ -76,6 +76,21 @@ def test_pools_halve_and_regrow_under_running_requests(peer: Peer, golden: list[
     nothing_is_held(peer)
 
 
+def test_requests_that_must_give_way_are_computed_again(peer: Peer, golden: list[dict[str, Any]]) -> None:
+    live = peer.stats().pools["pages"][1]
+    # Pages for the longest alone and one more: of eight that want to run, most lose theirs on the way.
+    most = max(-(-len(case["prompt_ids"] + case["output_ids"]) // 64) for case in golden)
+    peer.send(Control(verb="resize", arguments={"pages": most + 1}))
+    try:
+        ids = [ask(peer, case) for case in golden]
+        got = peer.answers(ids)
+    finally:
+        peer.send(Control(verb="resize", arguments={"pages": live}))
+    for id, case in zip(ids, golden, strict=True):
+        assert spoken(got[id]) == case["answer"], case["name"]
+    nothing_is_held(peer)
+
+
 @pytest.mark.parametrize("seconds", [6, pytest.param(60, marks=pytest.mark.full)])
 def test_clients_that_leave_at_random(peer: Peer, golden: list[dict[str, Any]], seconds: int) -> None:
     chance = random.Random(seconds)

@@ -211,13 +211,13 @@ def test_chat_starts_a_server_and_leaves_nothing_behind() -> None:
         capture_output=True,
         text=True,
         timeout=60,
-        env={**os.environ, "FTC_TEST_MARK": mark},
+        env={**os.environ, "TEST_MARK": mark},
     )
     assert result.returncode == 0 and result.stdout.strip(), result.stderr
     time.sleep(0.2)
     left = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.environ().get("FTC_TEST_MARK") == mark:
+            if process.environ().get("TEST_MARK") == mark:
                 left.append(process.cmdline())
     assert left == []

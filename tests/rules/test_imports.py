@@ -29,7 +29,9 @@ ORDER = (
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
 
 # What a spec file may use besides ftc.spec, and what the shared tables beside them may.
-SPEC_MAY = ("__future__", "ftc.spec", "ftc_models._config", "ftc_models._names")
+# what families share, besides the vocabulary: the modules of models/ whose names begin with an underscore
+TABLES = tuple(f"ftc_models.{p.stem}" for p in python("models") if p.stem.startswith("_") and p.stem != "__init__")
+SPEC_MAY = ("__future__", "ftc.spec", *TABLES)
 TABLES_MAY = (*SPEC_MAY, "collections.abc", "ftc.errors", "functools", "math", "typing")
 
 # Parts that must start fast, or that must never see a tensor.

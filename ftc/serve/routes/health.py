@@ -1,4 +1,4 @@
-"""GET /health: whether a request would be served now."""
+"""GET /health and GET /ready: whether a request would be served now."""
 
 from __future__ import annotations
 
@@ -19,3 +19,10 @@ def health(state: State) -> Response[dict[str, Any]]:
     done, total = (0, 0) if ready else (engine.progress.done, engine.progress.total)
     body = {"status": engine.state, "phase": phase, "done": done, "total": total}
     return Response(body, status_code=200 if ready else 503)
+
+
+@get("/ready", sync_to_thread=False)
+def ready(state: State) -> Response[dict[str, Any]]:
+    """200 while new requests are taken, else 503: also from the moment on that the server is told to stop."""
+    taken = state.engine.state == "ready" and not state.front.draining
+    return Response({"ready": taken}, status_code=200 if taken else 503)

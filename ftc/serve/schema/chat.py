@@ -10,6 +10,13 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Text = Annotated[str, Meta(min_length=1)]
 
 
+# Fields that are taken and change nothing in the answer: tags, hints for caches, accounting and speed.
+NO_EFFECT = frozenset({
+    "user", "safety_identifier", "metadata", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
+    "prediction", "service_tier",
+})  # fmt: skip
+
+
 class StreamOptions(Struct, forbid_unknown_fields=True):
     """`include_obfuscation` pads chunks against listeners on the line; only false is honoured."""
 
@@ -71,6 +78,8 @@ class ChatRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     min_tokens: Annotated[int, Meta(ge=0)] | None = None
     ignore_eos: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    enable_thinking: bool | None = None
+    thinking: dict[str, Any] | None = None
 
 
 class PromptDetails(Struct):

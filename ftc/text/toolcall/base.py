@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
+
+# Function names as the APIs allow them, and the dots and slashes that some tool servers put in.
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./:-]{0,127}")
 
 
 class State(Enum):

@@ -6,7 +6,7 @@ import json
 
 from ftc.spec.chat import JsonInTags
 from ftc.text.toolcall.base import CallReader, State
-from ftc.text.toolcall.json_value import JsonValue
+from ftc.text.toolcall.json_value import JsonValue, is_text
 
 
 class JsonInTagsReader(CallReader):
@@ -31,7 +31,7 @@ class JsonInTagsReader(CallReader):
         while i < len(text) and self.state is State.READING:
             if self._value is not None:
                 i = self._read_value(text, i)
-            elif text[i] in " \t\r\n":
+            elif text[i] in " \t\r\n" or (self._place == "open" and text[i] in self._syntax.between):
                 i += 1
             else:
                 i = self._read_structure(text, i)
@@ -99,7 +99,7 @@ class JsonInTagsReader(CallReader):
             self._has_arguments = True
         elif self._key == self._syntax.name_key and self.name is None:
             name = json.loads("".join(self._text))
-            if isinstance(name, str) and name:
+            if isinstance(name, str) and name and name.isprintable():
                 self.name = name
             else:
                 self.state = State.BROKEN
@@ -120,6 +120,8 @@ class JsonInTagsReader(CallReader):
         if not isinstance(inner, str):
             return None
         inner = inner.strip() or "{}"
+        if not is_text(inner):
+            return None
         scan = JsonValue()
         end = scan.push(inner)
         return inner if inner[0] == "{" and scan.done and end == len(inner) else None

@@ -12,6 +12,15 @@ _WORD = re.compile(r"[-+.0-9A-Za-z]*")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 
 
+def is_text(value: str) -> bool:
+    """Whether a string is whole characters: an escape in JSON or Python can name half of one."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class JsonValue:
     """A strict scanner of one JSON value. `done` and `broken` say how it ended; nesting is at most MAX_DEPTH deep."""
 

@@ -38,6 +38,14 @@ class ToolSchemas:
             return STRING
         return _types(self._properties(tool)[parameter], self._parameters[tool], {})
 
+    def schema(self, tool: str) -> Mapping[str, Any]:
+        """The JSON schema of a tool's arguments; empty where nothing is declared."""
+        return self._parameters.get(tool, {})
+
+    def types_of(self, schema: Mapping[str, Any]) -> frozenset[str]:
+        """JSON types that a schema without references allows."""
+        return _types(schema, {}, {})
+
     def _properties(self, tool: str) -> Mapping[str, Any]:
         properties = self._parameters.get(tool, {}).get("properties")
         return properties if isinstance(properties, dict) else {}

@@ -35,7 +35,11 @@ class XmlFunctionsReader(CallReader):
         self._fresh = True  # nothing of the value was read, not even the newline behind its opening tag
         self._line_start = True
         self._newline = False  # one newline is held: it is framing if the value ends behind it
-        self._marks = (syntax.parameter_close, syntax.parameter_open, syntax.function_close, syntax.close)
+        self._again = ""  # what another call in the same marks begins with, where a value may not hold it
+        self._framed = True  # one newline at each end of a value is no part of it
+        self._marks = tuple(
+            mark for mark in (syntax.parameter_close, syntax.parameter_open, syntax.function_close, syntax.close) if mark
+        )
 
     def push(self, text: str) -> str:
         self._buffer += text
@@ -71,33 +75,51 @@ class XmlFunctionsReader(CallReader):
             if not opening.startswith(text):
                 self.state = State.PROSE
             return False
-        name = self._name(text, opening)
-        if name is None:
+        found = self._tag(text, opening)
+        if found is None:
             return False
-        self.name = name
+        self.name = found[0]
         self._place = "between"
         return True
 
-    def _name(self, text: str, opening: str) -> str | None:
-        """The name in a tag at the start of `text`; consumes the tag. None: wait, or the state is BROKEN."""
-        name, end, rest = text[len(opening) :].partition(">")
-        if not _may_be_name(name) or (end and not name.strip()):
+    def _tag(self, text: str, opening: str) -> tuple[str, str] | None:
+        """Name and attributes of the tag at the start of `text`; consumes the tag. None: wait, or the state is BROKEN."""
+        inner, end, rest = self._split(text[len(opening) :], opening)
+        name, attributes = self._read_tag(inner)
+        if not _may_be_name(inner) or (end and not name):
             self.state = State.BROKEN
         if not end or self.state is State.BROKEN:
             return None
         self._buffer = rest
-        return name.strip()
+        return name, attributes
+
+    def _split(self, behind: str, opening: str) -> tuple[str, bool, str]:
+        """What stands in a tag of which `behind` is all but the opening, whether the tag has ended, and the rest."""
+        inner, end, rest = behind.partition(">")
+        return inner, bool(end), rest
+
+    def _read_tag(self, inner: str) -> tuple[str, str]:
+        """Name and attributes in a tag."""
+        return inner.strip(), ""
+
+    def _types_of(self, key: str, attributes: str) -> frozenset[str]:
+        """JSON types that the value of a parameter may have."""
+        assert self.name is not None
+        return self._tools.types(self.name, key)
+
+    def _to_json(self, text: str) -> str:
+        return to_json(text, self._types)
 
     def _read_between(self, final: bool) -> bool:
         syntax = self._syntax
         text = self._buffer.lstrip(_SPACE)
         if text.startswith(syntax.parameter_open):
-            key = self._name(text, syntax.parameter_open)
-            if key is None:
+            found = self._tag(text, syntax.parameter_open)
+            if found is None:
                 return False
-            self._open_value(key)
+            self._open_value(*found)
             return True
-        if text.startswith(syntax.function_close):
+        if syntax.function_close and text.startswith(syntax.function_close):
             self._buffer = text[len(syntax.function_close) :]
             self._complete()
         elif text.startswith((syntax.close, syntax.open)):
@@ -107,9 +129,8 @@ class XmlFunctionsReader(CallReader):
             self.state = State.BROKEN
         return False
 
-    def _open_value(self, key: str) -> None:
-        assert self.name is not None
-        self._types = self._tools.types(self.name, key)
+    def _open_value(self, key: str, attributes: str) -> None:
+        self._types = self._types_of(key, attributes)
         self._ready.append(("{" if self._count == 0 else ", ") + json.dumps(key, ensure_ascii=False) + ": ")
         if self._types == STRING:
             self._ready.append('"')
@@ -143,31 +164,35 @@ class XmlFunctionsReader(CallReader):
         syntax = self._syntax
         behind = self._buffer[i + len(mark) :]
         if mark == syntax.parameter_open:
-            key, end, _ = behind.partition(">")
+            inner, end, _ = self._split(behind, mark)
             at_line_start = self._buffer[i - 1] == "\n" if i else self._line_start
-            if not at_line_start or not _may_be_name(key) or not (end or not final):
+            if not at_line_start or not _may_be_name(inner) or not (end or not final):
                 return False
             if not end:
                 return None
             assert self.name is not None
-            return self._tools.declares(self.name, key.strip()) or self.name not in self._tools
-        follows: tuple[str, ...] = (syntax.open,)
+            return self._tools.declares(self.name, self._read_tag(inner)[0]) or self.name not in self._tools
+        follows = [syntax.open]
         if mark == syntax.function_close:
-            follows = (syntax.open, syntax.close)
+            follows += [syntax.close, self._again]
         elif mark == syntax.parameter_close:
-            follows = (syntax.open, syntax.close, syntax.parameter_open, syntax.function_close)
+            follows += [syntax.close, syntax.parameter_open, syntax.function_close]
+        follows = [one for one in follows if one]
         behind = behind.lstrip(_SPACE)
-        if behind.startswith(follows):
+        if behind.startswith(tuple(follows)):
             return True
         if final:
             return not behind
-        return None if _begins(behind, follows) else False
+        return None if _begins(behind, tuple(follows)) else False
 
     def _add(self, text: str) -> None:
         """More of the value. The first newline of a value is framing; the last one so far is held."""
         if not text:
             return
         self._line_start = text.endswith("\n")
+        if not self._framed:
+            self._take(text)
+            return
         if self._fresh:
             self._fresh = False
             text = text.removeprefix("\n")
@@ -175,14 +200,16 @@ class XmlFunctionsReader(CallReader):
             return
         text = "\n" * self._newline + text
         self._newline = text.endswith("\n")
-        text = text.removesuffix("\n")
+        self._take(text.removesuffix("\n"))
+
+    def _take(self, text: str) -> None:
         if self._types == STRING:
             self._ready.append(json.dumps(text, ensure_ascii=False)[1:-1])
         else:
             self._value.append(text)
 
     def _close_value(self) -> None:
-        self._ready.append('"' if self._types == STRING else to_json("".join(self._value), self._types))
+        self._ready.append('"' if self._types == STRING else self._to_json("".join(self._value)))
         self._value.clear()
         self._place = "between"
 

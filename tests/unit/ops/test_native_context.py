@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ftc.errors import TargetError
 from ftc.ops import native
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="no C++ compiler: the native library is not built")
@@ -99,6 +100,7 @@ class Context:
 SHAPES = [
     ((1,), (0,), 2, 2, 16, 16),
     ((1, 0, 3, 2), (37, 5, 0, 300), 6, 2, 16, 24),
+    ((1, 4, 2), (530, 9, 260), 8, 2, 20, 33),
     ((40, 0, 1, 9), (0, 3, 530, 20), 4, 1, 16, 16),
     ((25, 70), (70, 3), 8, 2, 64, 32),
     ((3, 20), (11, 29), 3, 3, 20, 33),
@@ -144,8 +146,9 @@ def test_attention_window_softcap_sinks(isa, counts, lengths, window, softcap, s
     assert c.state[1] == 0
 
 
-def test_attention_rows_do_not_depend_on_the_batch(isa):
-    c = Context((2, 1, 5), (37, 300, 5), 4, 2, 16, 24, torch.bfloat16, torch.bfloat16)
+@pytest.mark.parametrize("heads", [4, 8])
+def test_attention_rows_do_not_depend_on_the_batch(isa, heads):
+    c = Context((2, 1, 5), (37, 300, 5), heads, 2, 16, 24, torch.bfloat16, torch.bfloat16)
     batch = c.run(0.25)
     for s in range(3):
         counts = torch.zeros(3, dtype=torch.int32)
@@ -198,7 +201,7 @@ def old_and_untouched(pool: Tensor, layer: int, written: list[int]) -> Tensor:
 
 
 @pytest.mark.parametrize("channels,width,bias,silu", [(64, 4, False, True), (100, 4, True, False), (7, 2, True, True),
-                                                      (130, 5, False, True)])  # fmt: skip
+                                                      (130, 5, False, True), (20, 16, True, False)])  # fmt: skip
 @pytest.mark.parametrize("dtype,pool_dtype", [(torch.float32, torch.float32), (torch.bfloat16, torch.bfloat16),
                                               (torch.bfloat16, torch.float32)])  # fmt: skip
 def test_causal_conv(isa, channels, width, bias, silu, dtype, pool_dtype):
@@ -245,6 +248,12 @@ def test_causal_conv_chunks_equal_the_whole(isa):
     assert torch.equal(torch.cat(parts), want) and torch.equal(pool, whole)
 
 
+def test_causal_conv_of_too_many_taps_is_refused(isa):
+    x, pool = torch.zeros(1, 4), torch.zeros(1, 1, 4, 16)
+    with pytest.raises(TargetError, match="16 taps"):
+        native.causal_conv(x, torch.zeros(4, 17), None, pool, ints(1, 0), scalar(0), ints(0), ints(0), ints(0, 1), False)
+
+
 def delta_reference(q, k, v, g, beta, old, scale, normalize):
     q, k, v, g, beta, state = (t.double() for t in (q, k, v, g, beta, old))
     if normalize:
@@ -261,7 +270,10 @@ def delta_reference(q, k, v, g, beta, old, scale, normalize):
     return torch.stack(out), state
 
 
-@pytest.mark.parametrize("key_heads,value_heads,dk,dv", [(1, 1, 16, 16), (2, 4, 64, 64), (2, 2, 20, 37), (1, 2, 128, 128)])
+DELTA_SHAPES = [(1, 1, 16, 16), (2, 4, 64, 64), (2, 2, 20, 37), (1, 2, 128, 128)]
+
+
+@pytest.mark.parametrize("key_heads,value_heads,dk,dv", DELTA_SHAPES)
 @pytest.mark.parametrize("per_key,normalize", [(False, True), (True, False)])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_delta_rule(isa, key_heads, value_heads, dk, dv, per_key, normalize, dtype):

@@ -9,8 +9,12 @@ import pytest
 from tests.unit.serve.server import Server
 
 CALL = '</think>\n\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+READ = '<tool_call>\n{"name": "read", "arguments": {"path": "a.txt"}}\n</tool_call>'
 RULES = [
     {"tail": "Echo", "echo": True},
+    {"tail": "Call and echo", "text": "Plan.\n</think>\n\nReading.\n" + READ},
+    {"tail": "DELTA", "text": "</think>\n\nALPHA BETA GAMMA DELTA"},
+    {"tail": "Once upon", "text": " a time there was a fox.<|im_end|>"},
     {"tail": "-3 C", "text": "It is cold.\n</think>\n\nMinus three in Oslo."},
     {"tail": "Think, then call", "text": "I need the weather.\n" + CALL},
     {"tail": "Think and call", "text": "I need the weather.\n" + CALL},

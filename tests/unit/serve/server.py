@@ -20,6 +20,7 @@ from ftc.engine.client import EngineClient
 from ftc.engine.messages import Stats
 from ftc.serve.app import create_app
 from ftc.serve.model import ServedModel, assemble
+from ftc.serve.operation import Operation
 from ftc.spec.chat import Chat, JsonInTags, Reasoning, XmlFunctions
 
 DEMO = Path(__file__).parents[3] / "models" / "demo"
@@ -59,6 +60,7 @@ class Server:
         script: dict[str, Any],
         model: ServedModel | None = None,
         wait: bool = True,
+        operation: Operation | None = None,
         **client: Any,
     ) -> None:
         path = folder / "script.json"
@@ -71,9 +73,8 @@ class Server:
         self.url = f"http://127.0.0.1:{self.port}"
         self._wait = wait
         self._loop = asyncio.new_event_loop()
-        self._server = uvicorn.Server(
-            uvicorn.Config(create_app(self.model, self.engine), log_level="warning", timeout_graceful_shutdown=2)
-        )
+        self.front = create_app(self.model, self.engine, operation=operation or Operation())
+        self._server = uvicorn.Server(uvicorn.Config(self.front, log_level="warning", timeout_graceful_shutdown=2))
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Server:
@@ -106,11 +107,11 @@ class Server:
             assert time.monotonic() < until, f"still busy: {stats}, {self.engine.in_flight} in flight"
             time.sleep(0.01)
 
-    def post(self, body: dict[str, Any] | bytes, **options: Any) -> httpx.Response:
-        """A chat request."""
+    def post(self, body: dict[str, Any] | bytes, path: str = "/v1/chat/completions", **options: Any) -> httpx.Response:
+        """A request, of chat unless `path` says otherwise."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"content-type": "application/json"} | options.pop("headers", {})
-        url = f"{self.url}/v1/chat/completions"
+        url = f"{self.url}{path}"
         with httpx.Client(timeout=30, trust_env=False) as http:
             return http.post(url, content=content, headers=headers, **options)
 
@@ -124,6 +125,17 @@ class Server:
         assert response.status_code == 200, response.text
         lines = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line.startswith("data: ")]
         return [line if line == "[DONE]" else json.loads(line) for line in lines]
+
+    def named_events(self, body: dict[str, Any], path: str) -> list[tuple[str, Any]]:
+        """All events of a stream whose events have names, each with its data."""
+        response = self.post(body | {"stream": True}, path)
+        assert response.status_code == 200, response.text
+        found = []
+        for block in response.text.split("\n\n")[:-1]:
+            name, data = block.split("\n")
+            assert name.startswith("event: ") and data.startswith("data: ")
+            found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+        return found
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

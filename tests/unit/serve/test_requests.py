@@ -252,8 +252,28 @@ def test_thinking_switches_c032(server: Server) -> None:
         assert "reasoning_content" not in answer["choices"][0]["message"]
         counts.add(answer["usage"]["prompt_tokens"])
     assert len(requests) == 2 and len(counts) == 1
+    (messages,) = (request for request in case("c032")["input"]["requests"] if "messages" in request["path"])
+    answer = server.post(messages["json"], messages["path"]).json()
+    assert all(block["type"] != "thinking" for block in answer["content"])
+    plain = {k: v for k, v in requests[0]["json"].items() if k != "chat_template_kwargs"}
+    off: Any = {"thinking": False}
+    for spelling in ({"enable_thinking": False}, {"thinking": {"type": "disabled"}}, {"chat_template_kwargs": off}):
+        counts.add(server.post(plain | spelling).json()["usage"]["prompt_tokens"])
+    assert len(counts) == 1
     thinking = server.post({k: v for k, v in requests[0]["json"].items() if k != "chat_template_kwargs"}).json()
     assert thinking["usage"]["prompt_tokens"] != counts.pop()
+
+
+def test_the_tail_of_a_tool_result_c050(server: Server) -> None:
+    recorded = case("c050")["input"]
+    (request,) = (one["json"] for one in recorded["requests"])
+    for fields in ({}, *recorded["also"]):
+        usage = server.post(request | fields).json()["usage"]
+        told = {key: value for key, value in (request | fields).items() if key not in ("max_tokens", "temperature")}
+        tokenized = server.post(told, "/tokenize").json()
+        assert usage["prompt_tokens"] == tokenized["count"]
+        prompt = server.post({"tokens": tokenized["tokens"]}, "/detokenize").json()["prompt"]
+        assert request["messages"][-1]["content"] in prompt
 
 
 def test_tool_choice_c022_c023_c025(server: Server) -> None:

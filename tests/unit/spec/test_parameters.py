@@ -66,6 +66,21 @@ def test_gated_delta() -> None:
     }  # fmt: skip
 
 
+def test_gated_delta_through_low_ranks() -> None:
+    delta = GatedDelta(4, 4, 3, 5, 4, GatedRMSNorm(1e-6), "channel", decay_rank=6, gate_rank=7)
+    own = shapes(made(Block((Branch("d", delta, None),))))
+    assert own == {
+        "d.in": (2 * 12 + 20 + 7 + 4 + 6, 8), "d.gate_up": (20, 7), "d.decay_up": (12, 6), "d.conv": (44, 4),
+        "d.log_decay": (4,), "d.decay_bias": (12,), "d.inner_norm": (5,), "d.out": (8, 20),
+    }  # fmt: skip
+
+
+def test_experts_looked_up_by_token_id_need_a_table() -> None:
+    moe = MoE(Router(2, table=16), Experts(6, 5))
+    table = next(p for p in moe.parameters(8) if p.path == "router_table")
+    assert (table.shape, table.precision, table.linear) == ((16, 2), "int32", False)
+
+
 def test_moe_and_its_record() -> None:
     moe = MoE(Router(2, bias=True), Experts(6, 5, ReLU2(), identity=2), SharedExpert(3, ReLU2(), gate="sigmoid"))
     model = made(pre_norm(RMSNorm(1e-6, "none"), Attention(1, 1, 8), moe))

@@ -40,7 +40,7 @@ def test_summary_of_the_embedded_model(demo: Path) -> None:
     model = read_model(demo)
     lines = dict(summary(model, measure(model)))
     assert lines["parameters"] == "19.3 M in all, 8.25 M active per token (43 %)"
-    assert lines["experts"] == "256 of 96 KiB each" and lines["context"] == "4096 tokens"
+    assert lines["experts"] == "256 of 96 KiB each in 16 bits, 48 KiB in 8, 25.5 KiB in 4" and lines["context"] == "4096 tokens"
     assert "tied" in lines["vocabulary"]
 
 

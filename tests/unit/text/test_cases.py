@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from ftc.spec.chat import Chat, JsonInTags, Reasoning, XmlFunctions
+from ftc.spec.chat import Channels, Chat, JsonInTags, Reasoning, XmlFunctions
 from ftc.text.detokenize import Detokenizer
 from ftc.text.events import Answer, Assembler, ContentDelta, Event, ReasoningDelta, ToolCallDelta, ToolCallStart
 from ftc.text.parser import Parser
 
 CASES = Path(__file__).parents[2] / "data" / "cases"
-SYNTAX = {"hermes_json": JsonInTags(), "qwen_xml": XmlFunctions(), "plain": None}
-MARKS = ("<tool_call>", "</tool_call>", "<think>", "</think>", "<function=", "<parameter=")
+SYNTAX = {"hermes_json": JsonInTags(), "qwen_xml": XmlFunctions(), "harmony": Channels(), "plain": None}
+MARKS = ("<|", "<tool_call>", "</tool_call>", "<think>", "</think>", "<function=", "<parameter=")
 
 
 def load(id: str) -> dict[str, Any]:

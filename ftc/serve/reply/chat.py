@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 from msgspec import UNSET, UnsetType
 
-from ftc.engine.messages import Logprob
-from ftc.serve.generate import Counts, Step
+from ftc.serve.errors import describe
+from ftc.serve.generate import Counts, Job, Step
 from ftc.serve.model import ServedModel
+from ftc.serve.reply.tokens import logprob
 from ftc.serve.schema.chat import (
     ChatRequest,
     Choice,
@@ -27,19 +28,19 @@ from ftc.serve.schema.chat import (
     TokenLogprob,
     ToolCall,
     ToolCallDelta,
-    TopLogprob,
     Usage,
 )
-from ftc.serve.sse import DONE, event
-from ftc.text.events import Assembler, ContentDelta, Event, ReasoningDelta, ToolCallStart
+from ftc.serve.sse import DONE, KEEP_ALIVE, event
+from ftc.text.events import Assembler, ContentDelta, Event, ReasoningDelta, ToolCallStart, joined
 from ftc.text.events import ToolCallDelta as CallDelta
 
 
-class Reply:
+class ChatReply:
     """One answer in the making. `id` is also the stem of its requests' ids in the engine."""
 
     def __init__(self, asked: ChatRequest, model: ServedModel) -> None:
         self.id = f"chatcmpl-{secrets.token_hex(12)}"
+        self.jobs: Sequence[Job] = ()
         self._created = int(time.time())
         self._model, self._name = model, asked.model
         self._tier: str | UnsetType = "default" if asked.service_tier is not None else UNSET
@@ -56,7 +57,7 @@ class Reply:
                     self._counts[index] = step.counts
                     waiting[index] = []
                     yield self._chunk(ChunkChoice(index, Delta(role="assistant", content="")))
-                waiting[index] += map(self._logprob, step.logprobs)
+                waiting[index] += [logprob(self._model, one) for one in step.logprobs]
                 for delta in deltas(step.events):
                     yield self._chunk(ChunkChoice(index, delta, self._take(waiting, index)))
                 if step.finish is not None:
@@ -76,7 +77,7 @@ class Reply:
             async for index, step in steps:
                 self._counts[index] = step.counts
                 assemblers.setdefault(index, Assembler()).push(step.events)
-                logprobs.setdefault(index, []).extend(map(self._logprob, step.logprobs))
+                logprobs.setdefault(index, []).extend(logprob(self._model, one) for one in step.logprobs)
                 if step.finish is not None:
                     finishes[index] = step.finish
         finally:
@@ -86,6 +87,12 @@ class Reply:
             for index, finish in sorted(finishes.items())
         ]
         return Completion(self.id, self._created, self._name, choices, self._usage(), service_tier=self._tier)
+
+    def keep_alive(self) -> bytes:
+        return KEEP_ALIVE
+
+    def broken(self, error: Exception) -> bytes:
+        return event(describe(error)[1])
 
     def _chunk(self, choice: ChunkChoice) -> bytes:
         return event(self._new_chunk([choice], None if self._with_usage else UNSET))
@@ -110,24 +117,11 @@ class Reply:
             completion_tokens_details=CompletionDetails(sum(one.reasoning for one in counts)),
         )
 
-    def _logprob(self, entry: Logprob) -> TokenLogprob:
-        text, data = self._token(entry.token)
-        top = [TopLogprob(*self._named(token, logprob)) for token, logprob in entry.top]
-        return TokenLogprob(text, entry.logprob, data, top)
-
-    def _named(self, token: int, logprob: float) -> tuple[str, float, list[int]]:
-        text, data = self._token(token)
-        return text, logprob, data
-
-    def _token(self, token: int) -> tuple[str, list[int]]:
-        data = self._model.tokenizer.token_bytes(token)
-        return data.decode("utf-8", "replace"), list(data)
-
 
 def deltas(events: list[Event]) -> list[Delta]:
     """Events as deltas, neighbours of one kind as one."""
     found: list[Delta] = []
-    for one in _joined(events):
+    for one in joined(events):
         match one:
             case ContentDelta(text):
                 found.append(Delta(content=text))
@@ -138,21 +132,6 @@ def deltas(events: list[Event]) -> list[Delta]:
             case CallDelta(index, text):
                 found.append(Delta(tool_calls=[ToolCallDelta(index, FunctionDelta(arguments=text))]))
     return found
-
-
-def _joined(events: list[Event]) -> list[Event]:
-    joined: list[Event] = []
-    for one in events:
-        match joined[-1] if joined else None, one:
-            case ContentDelta(before), ContentDelta(text):
-                joined[-1] = ContentDelta(before + text)
-            case ReasoningDelta(before), ReasoningDelta(text):
-                joined[-1] = ReasoningDelta(before + text)
-            case CallDelta(index, before), CallDelta(same, text) if index == same:
-                joined[-1] = CallDelta(index, before + text)
-            case _:
-                joined.append(one)
-    return joined
 
 
 def _message(assembler: Assembler) -> Message:

@@ -1,0 +1,1 @@
+"""Triton kernels of the words, one file per family; importing one imports Triton, so only a GPU's target does."""

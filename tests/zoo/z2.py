@@ -1,0 +1,190 @@
+"""Tiny configs with variants of grouped-query attention, routers, experts, norms and ropes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.zoo.pieces import DELTA, FULL, HEAD_16, N_ROUTED, ROUTED, SLIDING, YARN, YARN_SCALING, Tiny, rope, tiny
+
+_MROPE = rope(partial_rotary_factor=0.5, mrope_section=[2, 1, 1], mrope_interleaved=True)
+_BANDS = rope(
+    5e5,
+    rope_type="llama3",
+    factor=8.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=64,
+)
+_TOWER: dict[str, Any] = dict(
+    depth=1,
+    hidden_size=16,
+    intermediate_size=16,
+    num_heads=2,
+    out_hidden_size=64,
+    num_position_embeddings=16,
+    patch_size=4,
+)
+_DELTA_MOE: dict[str, Any] = {
+    **HEAD_16, **ROUTED, **DELTA, **_MROPE, "shared_expert_intermediate_size": 48, "num_hidden_layers": 4,
+}  # fmt: skip
+
+_SMALL_TOWER: dict[str, Any] = dict(
+    hidden_size=16,
+    intermediate_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    image_size=16,
+    patch_size=4,
+)
+_WINDOWED: dict[str, Any] = {
+    **HEAD_16,
+    "num_hidden_layers": 3,
+    "layer_types": [SLIDING, SLIDING, FULL],
+    "sliding_window": 8,
+    "query_pre_attn_scalar": 24,
+    "tie_word_embeddings": True,
+}
+
+FAMILIES: dict[str, Tiny] = {
+    "llama": tiny(HEAD_16, _BANDS, tie_word_embeddings=True),
+    "qwen3": tiny(HEAD_16, tie_word_embeddings=True),
+    "gemma3_text": tiny(_WINDOWED),
+    "gemma3": tiny(_WINDOWED, around=dict(vision_config=_SMALL_TOWER, mm_tokens_per_image=4)),
+    "smollm3": tiny(num_hidden_layers=4, no_rope_layers=[1, 1, 1, 0], tie_word_embeddings=True),
+    "qwen3_5_text": tiny(HEAD_16, DELTA, _MROPE, num_hidden_layers=4),
+    "qwen3_5": tiny(HEAD_16, DELTA, _MROPE, num_hidden_layers=4, around=dict(vision_config=_TOWER)),
+    "mixtral": tiny(HEAD_16, num_local_experts=8, num_experts_per_tok=2),
+    "qwen2_moe": tiny(ROUTED, num_hidden_layers=3, mlp_only_layers=[0], shared_expert_intermediate_size=80),
+    "qwen3_moe": tiny(HEAD_16, ROUTED, num_hidden_layers=3, mlp_only_layers=[1], norm_topk_prob=True),
+    "qwen3_next": tiny(
+        HEAD_16,
+        DELTA,
+        ROUTED,
+        rope(partial_rotary_factor=0.5),
+        num_hidden_layers=4,
+        norm_topk_prob=True,
+        shared_expert_intermediate_size=48,
+    ),
+    "qwen3_5_moe_text": tiny(_DELTA_MOE),
+    # The same text model as it is published: under text_config, beside a vision tower.
+    "qwen3_5_moe": tiny(_DELTA_MOE, around=dict(vision_config=_TOWER)),
+    "olmoe": tiny(num_experts=8, num_experts_per_tok=3, clip_qkv=2.0, num_key_value_heads=4),
+    "flex_olmo": tiny(num_experts=7, num_experts_per_tok=3),
+    "phimoe": tiny(
+        num_local_experts=8,
+        num_experts_per_tok=2,
+        router_jitter_noise=0.2,
+        attention_bias=True,
+        lm_head_bias=True,
+        rope_parameters=dict(
+            rope_type="longrope",
+            rope_theta=10000.0,
+            factor=4.0,
+            short_factor=[1.0 + 0.1 * i for i in range(8)],
+            long_factor=[1.0 + 0.5 * i for i in range(8)],
+            short_mscale=1.1,
+            long_mscale=1.2,
+            original_max_position_embeddings=128,
+        ),
+    ),
+    "gpt_oss": tiny(
+        HEAD_16,
+        rope(150000.0, **YARN_SCALING, truncate=False),
+        num_local_experts=8,
+        num_experts_per_tok=3,
+        sliding_window=8,
+    ),
+    "ernie4_5_moe": tiny(
+        num_hidden_layers=3,
+        moe_num_experts=8,
+        moe_k=3,
+        moe_intermediate_size=48,
+        moe_num_shared_experts=2,
+        moe_layer_start_index=1,
+        moe_layer_end_index=2,
+        tie_word_embeddings=True,
+    ),
+    "hunyuan_v1_moe": tiny(HEAD_16, num_experts=8, moe_topk=3),
+    "glm4_moe": tiny(
+        HEAD_16, N_ROUTED, rope(partial_rotary_factor=0.5), num_hidden_layers=3, use_qk_norm=True, attention_bias=True
+    ),
+    "minimax_m2": tiny(HEAD_16, rope(5e6, partial_rotary_factor=0.5), num_local_experts=8, num_experts_per_tok=3),
+    "minimax_m3_vl": tiny(
+        HEAD_16,
+        rope(5e6, partial_rotary_factor=0.5),
+        num_hidden_layers=3,
+        num_local_experts=8,
+        num_experts_per_tok=3,
+        intermediate_size=48,
+        dense_intermediate_size=96,
+        shared_intermediate_size=48,
+        rotary_dim=8,
+        swiglu_limit=2.0,
+        index_n_heads=2,
+        index_head_dim=16,
+        index_block_size=4,
+        index_topk_blocks=2,
+        index_local_blocks=1,
+        layer_types=[FULL, "minimax_m3_sparse", "minimax_m3_sparse"],
+        mlp_layer_types=["dense", "sparse", "sparse"],
+        around=dict(vision_config=_SMALL_TOWER),
+    ),
+    "dots1": tiny(
+        HEAD_16,
+        N_ROUTED,
+        num_hidden_layers=3,
+        sliding_window=8,
+        layer_types=[FULL, SLIDING, FULL],
+        n_group=1,
+        topk_group=1,
+    ),
+    "afmoe": tiny(
+        HEAD_16,
+        num_hidden_layers=4,
+        num_dense_layers=1,
+        num_experts=8,
+        num_experts_per_tok=3,
+        moe_intermediate_size=48,
+        num_shared_experts=1,
+        route_scale=2.0,
+        sliding_window=8,
+        global_attn_every_n_layers=4,
+        mup_enabled=True,
+    ),
+    "exaone_moe": tiny(
+        HEAD_16,
+        num_hidden_layers=4,
+        num_experts=8,
+        num_experts_per_tok=3,
+        moe_intermediate_size=48,
+        sliding_window=8,
+        first_k_dense_replace=1,
+        n_group=4,
+        topk_group=2,
+    ),
+    "hy_v3": tiny(HEAD_16, ROUTED, num_hidden_layers=3, num_shared_experts=1, mlp_layer_types=["dense", "sparse", "sparse"]),
+    "solar_open": tiny(HEAD_16, N_ROUTED, YARN, n_group=1, topk_group=1),
+    "mimo_v2_flash": tiny(
+        HEAD_16,
+        N_ROUTED,
+        num_hidden_layers=3,
+        v_head_dim=8,
+        sliding_window=8,
+        layer_types=[FULL, SLIDING, SLIDING],
+        mlp_layer_types=["dense", "sparse", "sparse"],
+        n_group=1,
+        topk_group=1,
+        drop=("first_k_dense_replace", "n_shared_experts"),
+    ),
+    "laguna": tiny(
+        HEAD_16,
+        ROUTED,
+        num_hidden_layers=3,
+        shared_expert_intermediate_size=48,
+        sliding_window=8,
+        layer_types=[FULL, SLIDING, SLIDING],
+        num_attention_heads_per_layer=[4, 8, 8],
+        moe_routed_scaling_factor=2.5,
+        moe_router_logit_softcapping=3.0,
+    ),
+}
