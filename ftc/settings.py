@@ -117,6 +117,15 @@ def environment(**changes: str | None) -> dict[str, str]:
     return {name: value for name, value in merged.items() if value is not None}
 
 
+def thread_pool() -> dict[str, str]:
+    """Variables for the thread pool of native and compiled kernels, read when its library loads.
+
+    Threads wait about 50 us for the next op, then sleep: decoding the embedded model takes 0.52 ms a token so, 0.82 ms when
+    they sleep at once; spinning for long makes a step up to ten times as slow as soon as other programs want the CPUs.
+    """
+    return {"OMP_NUM_THREADS": str(threads()), "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "3000"}
+
+
 def export(**changes: str) -> None:
     """Sets variables of this process that a library reads when it is loaded, such as OMP_NUM_THREADS."""
     os.environ.update(changes)

@@ -76,7 +76,7 @@ def rope(
             # the factors for contexts up to the original length; specs limit their context to it
             scaling = PairFactors(tuple(given.short_factor), given.get("short_mscale") or _stretch(given, c))
         case _:
-            raise given.refuse("rope_type", "unknown rope type", f"known: {', '.join(ROPES)}")
+            raise given.unknown("type" if given.get("rope_type") is None else "rope_type", "unknown rope type", ROPES)
     # an odd share of a head is spread over as many, and the last pair takes one element more
     odd = turned % 2 == 1 and turned < dim
     return Rope(theta, turned + odd, pairing=pairing, scaling=scaling, spread=turned if odd else None)

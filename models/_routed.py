@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftc.spec import MLP, Config, Experts, Groups, MoE, Router, SharedExpert, Skip, either
+from ftc.spec import MLP, Block, Config, Experts, Extra, Groups, MoE, Router, SharedExpert, Skip, either
 from ftc_models import _names
 from ftc_models._config import per_layer
 
@@ -15,7 +15,7 @@ SCORES = {"sigmoid": "sigmoid", "softmax": "softmax", "sqrtsoftplus": "sqrt_soft
 def score(c: Config) -> str:
     """How the file says that experts are scored."""
     if c.scoring_func not in SCORES:
-        raise c.refuse("scoring_func", "unknown score of experts", f"known: {', '.join(SCORES)}")
+        raise c.unknown("scoring_func", "unknown score of experts", SCORES)
     return SCORES[c.scoring_func]
 
 
@@ -91,6 +91,23 @@ def one_of(*rules: dict) -> dict:
 
 def extra_layers(c: Config) -> tuple[Skip, ...]:
     """Multi-token prediction layers that files keep behind the model's own."""
-    count = c.first("num_nextn_predict_layers", "num_mtp_layers", default=1)
+    count = _declared(c, default=1)
     last = c.num_hidden_layers
     return tuple(Skip(f"*layers.{i}.*", "multi-token prediction layer") for i in range(last, last + count))
+
+
+PREDICTORS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers", "num_mtp_modules")
+
+
+def predictors(c: Config, *blocks: Block) -> tuple[Extra, ...]:
+    """The multi-token prediction layers that the file declares, each made of `blocks`."""
+    count = _declared(c, default=0)
+    return (Extra("multi-token prediction", count, blocks),) if count and blocks else ()
+
+
+def _declared(c: Config, default: int) -> int:
+    key = next((k for k in PREDICTORS if c.get(k) is not None), PREDICTORS[0])
+    count = c.get(key, default)
+    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        raise c.refuse(key, "must be a whole number of layers", "leave the key out where the file has none")
+    return count

@@ -1,11 +1,11 @@
 """Ling 3 (hybrid): delta rule with a bounded decay per channel, gated latent attention after every few, sigmoid router."""
 
-from ftc.spec import Chat, Config, Gate, GatedDelta, GatedRMSNorm, Model, RMSNorm, concat, either, pre_norm, reshape
+from ftc.spec import *
 from ftc_models import _names
 from ftc_models._config import layer_kinds
 from ftc_models._decoder import decoder
 from ftc_models._latent import latent, latent_names
-from ftc_models._routed import extra_layers, ffns, moe_names, one_of, sigmoid_moe
+from ftc_models._routed import extra_layers, ffns, moe_names, one_of, predictors, sigmoid_moe
 
 ARCHITECTURES = ("BailingHybridForCausalLM",)
 
@@ -55,5 +55,6 @@ def model(c: Config) -> Model:
         rules,
         skip=extra_layers(c),
         context_tokens=c.first("model_max_length", "max_position_embeddings"),
-        chat=Chat(stop=("<|role_end|>",)),
+        extra=predictors(c, pre_norm(norm, attention, moe)),
+        chat=Chat(stop=("<|role_end|>",), reasoning=Reasoning(), tools=(TaggedPairs(),)),
     )

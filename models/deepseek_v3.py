@@ -1,10 +1,11 @@
 """DeepSeek-V3 and its kin: latent attention, sigmoid router with groups, shared experts; V3.2 adds a token indexer."""
 
-from ftc.spec import Chat, Config, Indexer, LayerNorm, Model, Reasoning, RMSNorm, pre_norm
+from ftc.spec import Config, Indexer, LayerNorm, Model, RMSNorm, pre_norm
 from ftc_models import _names
 from ftc_models._decoder import decoder
+from ftc_models._dialects import DEEPSEEK_V3
 from ftc_models._latent import latent, latent_names, latent_rope
-from ftc_models._routed import extra_layers, ffns, moe_names, sigmoid_moe
+from ftc_models._routed import extra_layers, ffns, moe_names, predictors, sigmoid_moe
 
 ARCHITECTURES = ("DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM")
 
@@ -28,5 +29,6 @@ def model(c: Config) -> Model:
         norm,
         _names.BASE | latent_names(attention) | moe_names(moe),
         skip=extra_layers(c),
-        chat=Chat(reasoning=Reasoning(switch="thinking")),
+        extra=predictors(c, pre_norm(norm, attention, moe)),
+        chat=DEEPSEEK_V3,
     )

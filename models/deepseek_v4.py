@@ -1,7 +1,6 @@
 """DeepSeek-V4: windows beside compressed entries of shared keys and values, hyper-connections, experts by token id."""
 
 from ftc.spec import (
-    Chat,
     CompressedAttention,
     Compressor,
     Config,
@@ -10,7 +9,6 @@ from ftc.spec import (
     Indexer,
     Model,
     MoE,
-    Reasoning,
     RMSNorm,
     Rope,
     Router,
@@ -25,7 +23,8 @@ from ftc.spec import (
 from ftc_models import _names
 from ftc_models._config import per_layer, rope
 from ftc_models._decoder import decoder
-from ftc_models._routed import one_of, score
+from ftc_models._dialects import DEEPSEEK_V4
+from ftc_models._routed import one_of, predictors, score
 
 ARCHITECTURES = ("DeepseekV4ForCausalLM",)
 SLIDING, SPARSE, HEAVY = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
@@ -41,7 +40,7 @@ def _rope(c: Config, kind: str) -> Rope:
     return Rope(theta, c.get("qk_rope_head_dim", found.dim), at="tail", pairing="interleaved", scaling=scaling)
 
 
-def _mixers(c: Config) -> list[CompressedAttention]:
+def _mixers(c: Config) -> tuple[dict[str, CompressedAttention], list[str]]:
     rates, ratios = c.get("compress_rates", Config({})), c.get("compress_ratios")
     few, many = rates.get(SPARSE, 4), rates.get(HEAVY, 128)
     kinds = per_layer(c, "layer_types") or []
@@ -68,7 +67,7 @@ def _mixers(c: Config) -> list[CompressedAttention]:
         )
         for kind, compressor in compressors.items()
     }
-    return [own[kind] for kind in kinds]
+    return own, kinds
 
 
 # parameter, a tensor of it in published files, and as the reference library writes it; rows of one parameter are joined
@@ -122,6 +121,7 @@ def _layer_names(at: str, column: int) -> list[dict]:
 
 def model(c: Config) -> Model:
     norm, clamp, width = RMSNorm(c.rms_norm_eps), SwiGLU(limit=c.swiglu_limit), c.moe_intermediate_size
+    mixers, kinds = _mixers(c)
     hashed = c.get("mlp_layer_types") or ["hash_moe"] * c.get("num_hash_layers", 3) + ["moe"] * c.num_hidden_layers
 
     def moe(by_id: bool) -> MoE:
@@ -137,11 +137,12 @@ def model(c: Config) -> Model:
     return decoder(
         c,
         "deepseek_v4",
-        [pre_norm(norm, m, moe(kind == "hash_moe")) for m, kind in zip(_mixers(c), hashed, strict=False)],
+        [pre_norm(norm, mixers[kind], moe(by == "hash_moe")) for kind, by in zip(kinds, hashed, strict=False)],
         norm,
         OUTER | one_of(*rules),
         skip=(Skip("*mtp.*", "multi-token prediction head"),),
         prefixes=("",),
         residual=HyperConnections(c.hc_mult, c.hc_sinkhorn_iters, c.hc_eps, c.rms_norm_eps),
-        chat=Chat(reasoning=Reasoning(switch="thinking")),
+        extra=predictors(c, pre_norm(norm, mixers[SLIDING], moe(False))),
+        chat=DEEPSEEK_V4,
     )

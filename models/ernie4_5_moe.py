@@ -4,6 +4,7 @@ from ftc.spec import *
 from ftc_models import _names
 from ftc_models._config import rope
 from ftc_models._decoder import decoder, gqa
+from ftc_models._routed import predictors
 
 ARCHITECTURES = ("Ernie4_5_MoeForCausalLM",)
 
@@ -26,5 +27,6 @@ def model(c: Config) -> Model:
     bias = either(at + "moe_statics.e_score_correction_bias", at + "gate.moe_statics.e_score_correction_bias")
     rules["blocks.{i}.ffn.router_bias"] = reshape(bias, moe.choices)
     blocks = (pre_norm(norm, attention, ffn) for ffn in ffns)
+    extra = predictors(c, pre_norm(norm, attention, MLP(c.intermediate_size)))
     skip = (Skip("*mtp*", "multi-token prediction head"),)
-    return decoder(c, "ernie4_5_moe", blocks, norm, rules, skip=skip, tied=True)
+    return decoder(c, "ernie4_5_moe", blocks, norm, rules, skip=skip, extra=extra, tied=True)

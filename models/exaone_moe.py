@@ -4,7 +4,7 @@ from ftc.spec import *
 from ftc_models import _names
 from ftc_models._config import layer_kinds, rope, window
 from ftc_models._decoder import decoder, gqa
-from ftc_models._routed import ffns, moe_names, sigmoid_moe
+from ftc_models._routed import ffns, moe_names, predictors, sigmoid_moe
 
 ARCHITECTURES = ("ExaoneMoeForCausalLM",)
 
@@ -22,7 +22,9 @@ def model(c: Config) -> Model:
     rules = _names.BASE | _names.attention(attention(kinds[0])) | moe_names(moe)
     rules["blocks.{i}.ffn.router_bias"] = either(at + "e_score_correction_bias", at + "gate.e_score_correction_bias")
     blocks = (pre_norm(norm, attention(kind), ffn) for kind, ffn in zip(kinds, ffns(c, moe), strict=True))
-    return decoder(c, "exaone_moe", blocks, norm, rules, skip=(Skip("*mtp*", "multi-token prediction head"),))
+    extra = predictors(c, pre_norm(norm, attention("full_attention"), MLP(c.intermediate_size)))
+    skip = (Skip("*mtp*", "multi-token prediction head"),)
+    return decoder(c, "exaone_moe", blocks, norm, rules, skip=skip, extra=extra)
 
 
 def _period(c: Config) -> int:

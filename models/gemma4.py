@@ -4,6 +4,7 @@ from ftc.spec import *
 from ftc_models import _names
 from ftc_models._config import head_dim, layer_kinds, rope, text_part, window
 from ftc_models._decoder import decoder
+from ftc_models._dialects import GEMMA_4
 
 ARCHITECTURES = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")
 
@@ -81,7 +82,7 @@ def model(c: Config) -> Model:
             c.hidden_size**0.5,
             per_layer=PerLayerTable(narrow, c.vocab_size_per_layer_input, norm) if narrow else None,
         ),
-        chat=Chat(stop=("<turn|>",)),
+        chat=GEMMA_4,
     )
 
 

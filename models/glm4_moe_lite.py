@@ -1,10 +1,11 @@
 """GLM-4.7-Flash: latent attention, sigmoid router with a correction bias, a shared expert."""
 
-from ftc.spec import Chat, Config, Model, Reasoning, RMSNorm, pre_norm
+from ftc.spec import Config, Model, RMSNorm, pre_norm
 from ftc_models import _names
 from ftc_models._decoder import decoder
+from ftc_models._dialects import GLM
 from ftc_models._latent import latent, latent_names, latent_rope
-from ftc_models._routed import extra_layers, ffns, moe_names, sigmoid_moe
+from ftc_models._routed import extra_layers, ffns, moe_names, predictors, sigmoid_moe
 
 ARCHITECTURES = ("Glm4MoeLiteForCausalLM",)
 
@@ -19,5 +20,6 @@ def model(c: Config) -> Model:
         norm,
         _names.BASE | latent_names(attention) | moe_names(moe),
         skip=extra_layers(c),
-        chat=Chat(stop=("<|user|>", "<|observation|>"), reasoning=Reasoning()),
+        extra=predictors(c, pre_norm(norm, attention, moe)),
+        chat=GLM,
     )

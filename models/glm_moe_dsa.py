@@ -1,11 +1,12 @@
 """GLM-5: latent attention on indexed tokens, where some layers share the choice of the one before; sigmoid router."""
 
-from ftc.spec import Chat, Config, Indexer, LayerNorm, Model, Reasoning, RMSNorm, pre_norm
+from ftc.spec import Config, Indexer, LayerNorm, Model, RMSNorm, pre_norm
 from ftc_models import _names
 from ftc_models._config import per_layer
 from ftc_models._decoder import decoder
+from ftc_models._dialects import GLM
 from ftc_models._latent import latent, latent_names, latent_rope
-from ftc_models._routed import extra_layers, ffns, moe_names, sigmoid_moe
+from ftc_models._routed import extra_layers, ffns, moe_names, predictors, sigmoid_moe
 
 ARCHITECTURES = ("GlmMoeDsaForCausalLM",)
 MODES = {"F": "full", "S": "shared", "full": "full", "shared": "shared"}
@@ -35,5 +36,6 @@ def model(c: Config) -> Model:
         norm,
         _names.BASE | latent_names(mixers["full"]) | moe_names(moe),
         skip=extra_layers(c),
-        chat=Chat(stop=("<|user|>", "<|observation|>"), reasoning=Reasoning()),
+        extra=predictors(c, pre_norm(norm, mixers["full"], moe)),
+        chat=GLM,
     )

@@ -4,6 +4,7 @@ from ftc.spec import *
 from ftc_models import _names
 from ftc_models._config import layer_kinds, window
 from ftc_models._decoder import decoder, gqa
+from ftc_models._dialects import GPT_OSS
 
 ARCHITECTURES = ("GptOssForCausalLM",)
 
@@ -33,4 +34,4 @@ def model(c: Config) -> Model:
         own + "expert_down_bias": at + "experts.down_proj_bias",
     }
     blocks = (pre_norm(norm, attention(kind), moe) for kind in kinds)
-    return decoder(c, "gpt_oss", blocks, norm, rules, chat=Chat(stop=("<|return|>", "<|call|>")))
+    return decoder(c, "gpt_oss", blocks, norm, rules, chat=GPT_OSS)

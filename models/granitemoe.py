@@ -3,6 +3,7 @@
 from ftc.spec import *
 from ftc_models import _names
 from ftc_models._decoder import decoder, gqa
+from ftc_models._dialects import GRANITE_LIST
 
 ARCHITECTURES = ("GraniteMoeForCausalLM",)
 
@@ -21,4 +22,5 @@ def model(c: Config) -> Model:
         _names.BASE | _names.attention(attention) | _names.packed_experts(c.intermediate_size),
         head=Head(tied=c.get("tie_word_embeddings", False), scale=1.0 / c.get("logits_scaling", 1.0)),
         embedding=Embedding(c.get("embedding_multiplier", 1.0)),
+        chat=Chat(tools=(GRANITE_LIST,)),
     )

@@ -4,6 +4,7 @@ from ftc.spec import *
 from ftc_models import _names
 from ftc_models._config import layer_kinds, rope, step_limits
 from ftc_models._decoder import decoder, gqa
+from ftc_models._dialects import GRANITE_LIST
 
 ARCHITECTURES = ("GraniteMoeHybridForCausalLM",)
 
@@ -49,5 +50,5 @@ def model(c: Config) -> Model:
         rules,
         head=Head(tied=c.get("tie_word_embeddings", False), scale=1.0 / c.get("logits_scaling", 1.0)),
         embedding=Embedding(c.get("embedding_multiplier", 1.0)),
-        chat=Chat(tools=(JsonInTags(),)),
+        chat=Chat(tools=(GRANITE_LIST, JsonInTags())),
     )

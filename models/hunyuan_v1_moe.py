@@ -3,6 +3,7 @@
 from ftc.spec import *
 from ftc_models import _names
 from ftc_models._decoder import decoder, gqa
+from ftc_models._dialects import JSON_LIST
 
 ARCHITECTURES = ("HunYuanMoEV1ForCausalLM",)
 
@@ -19,7 +20,9 @@ def model(c: Config) -> Model:
     rules = _names.BASE | _names.attention(attention, norms="{}_layernorm") | _names.experts(width)
     rules |= _names.shared_expert("{p}layers.{i}.mlp.shared_mlp")
     rules["blocks.{i}.ffn.router"] = "{p}layers.{i}.mlp.gate.wg.weight"
-    return decoder(c, "hunyuan_v1_moe", [pre_norm(norm, attention, moe)] * c.num_hidden_layers, norm, rules)
+    blocks = [pre_norm(norm, attention, moe)] * c.num_hidden_layers
+    chat = Chat(reasoning=Reasoning(), tools=(JSON_LIST,))
+    return decoder(c, "hunyuan_v1_moe", blocks, norm, rules, chat=chat)
 
 
 def _same(c: Config, key: str, default: int | None = None) -> int:

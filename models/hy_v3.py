@@ -3,7 +3,7 @@
 from ftc.spec import *
 from ftc_models import _names
 from ftc_models._decoder import decoder, gqa
-from ftc_models._routed import extra_layers, ffns, moe_names, sigmoid_moe
+from ftc_models._routed import extra_layers, ffns, moe_names, predictors, sigmoid_moe
 
 ARCHITECTURES = ("HYV3ForCausalLM",)
 
@@ -20,4 +20,4 @@ def model(c: Config) -> Model:
     newer = _names.shared_expert(at + "shared_experts")
     rules |= {path: either(rule, newer[path]) for path, rule in _names.shared_expert(at + "shared_mlp").items()}
     blocks = (pre_norm(norm, attention, ffn) for ffn in ffns(c.filled(first_k_dense_replace=1), moe))
-    return decoder(c, "hy_v3", blocks, norm, rules, skip=extra_layers(c))
+    return decoder(c, "hy_v3", blocks, norm, rules, skip=extra_layers(c), extra=predictors(c, pre_norm(norm, attention, moe)))

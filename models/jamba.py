@@ -3,6 +3,7 @@
 from ftc.spec import *
 from ftc_models import _names
 from ftc_models._decoder import decoder, gqa
+from ftc_models._dialects import JSON_LIST
 
 ARCHITECTURES = ("JambaForCausalLM",)
 
@@ -52,10 +53,4 @@ def model(c: Config) -> Model:
         mixer + "out": either("{p}layers.{i}.self_attn.o_proj.weight", at + "out_proj.weight"),
         mixer + "out_bias": at + "out_proj.bias",
     }  # fmt: skip
-    return decoder(
-        c,
-        "jamba",
-        blocks,
-        norm,
-        rules,
-    )
+    return decoder(c, "jamba", blocks, norm, rules, chat=Chat(tools=(JSON_LIST,)))

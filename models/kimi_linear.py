@@ -4,8 +4,9 @@ from ftc.spec import Chat, Config, GatedDelta, GatedRMSNorm, Model, RMSNorm, con
 from ftc_models import _names
 from ftc_models._config import layer_kinds
 from ftc_models._decoder import decoder
+from ftc_models._dialects import KIMI
 from ftc_models._latent import latent, latent_names
-from ftc_models._routed import extra_layers, ffns, moe_names, one_of, sigmoid_moe
+from ftc_models._routed import extra_layers, ffns, moe_names, one_of, predictors, sigmoid_moe
 
 ARCHITECTURES = ("KimiLinearForCausalLM",)
 
@@ -66,5 +67,6 @@ def model(c: Config) -> Model:
         rules,
         skip=extra_layers(c),
         context_tokens=c.first("model_max_length", "max_position_embeddings"),
-        chat=Chat(stop=("<|im_end|>",)),
+        extra=predictors(c, pre_norm(norm, mixers["full_attention"], moe)),
+        chat=Chat(stop=("<|im_end|>",), tools=(KIMI,)),
     )

@@ -4,6 +4,7 @@ from ftc.spec import *
 from ftc_models import _names
 from ftc_models._config import layer_kinds
 from ftc_models._decoder import decoder, gqa
+from ftc_models._dialects import LFM
 
 ARCHITECTURES = ("Lfm2MoeForCausalLM",)
 
@@ -49,5 +50,5 @@ def model(c: Config) -> Model:
         norm,
         rules,
         head=Head(tied=c.first("tie_word_embeddings", "tie_embedding", default=True)),
-        chat=Chat(stop=("<|im_end|>",)),
+        chat=Chat(stop=("<|im_end|>",), tools=(LFM,)),
     )

@@ -4,6 +4,7 @@ from ftc.spec import *
 from ftc_models import _names
 from ftc_models._config import rope, text_part
 from ftc_models._decoder import decoder, gqa
+from ftc_models._dialects import LLAMA, LLAMA_LIST
 
 ARCHITECTURES = ("Llama4ForCausalLM", "Llama4ForConditionalGeneration")
 
@@ -53,4 +54,5 @@ def model(c: Config) -> Model:
         rules,
         skip=tuple(Skip(t, "vision tower: served text-only") for t in towers),
         prefixes=("language_model.model.", "model."),
+        chat=Chat(tools=(LLAMA_LIST, LLAMA)),
     )

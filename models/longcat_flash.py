@@ -1,9 +1,10 @@
 """LongCat-Flash: two latent attentions and two dense parts a layer, experts beside them, some of which do nothing."""
 
-from ftc.spec import MLP, Block, Branch, Config, Experts, Model, MoE, RMSNorm, Router, Skip, concat, either, rows, stack
+from ftc.spec import *
 from ftc_models import _names
 from ftc_models._decoder import decoder
 from ftc_models._latent import latent, latent_names, softmax_scale
+from ftc_models._routed import predictors
 
 ARCHITECTURES = ("LongcatFlashForCausalLM", "LongcatCausalLM")
 
@@ -52,4 +53,5 @@ def model(c: Config) -> Model:
     idle = range(moe.experts.count, moe.choices)
     skip = [Skip("*.mtp.*", "multi-token prediction head")]
     skip += [Skip(f"*.mlp.experts.{e}.*", "an identity expert has no weights") for e in idle]
-    return decoder(c, "longcat_flash", (block,) * c.num_layers, norm, rules, skip=tuple(skip))
+    extra = predictors(c, pre_norm(norm, attention, dense))
+    return decoder(c, "longcat_flash", (block,) * c.num_layers, norm, rules, skip=tuple(skip), extra=extra)

@@ -4,7 +4,7 @@ from ftc.spec import *
 from ftc_models import _names
 from ftc_models._config import layer_kinds, per_layer, rope
 from ftc_models._decoder import decoder, gqa
-from ftc_models._routed import ffns, moe_names, sigmoid_moe
+from ftc_models._routed import ffns, moe_names, predictors, sigmoid_moe
 
 ARCHITECTURES = ("MiMoV2FlashForCausalLM",)
 
@@ -38,4 +38,6 @@ def model(c: Config) -> Model:
     rules = _names.BASE | _names.attention(attention(kinds[0])) | moe_names(moe)
     rules["blocks.{i}.mixer.sinks"] = either("{p}layers.{i}.self_attn.attention_sink_bias", "{p}layers.{i}.self_attn.sinks")
     blocks = (pre_norm(norm, attention(kind), ffn) for kind, ffn in zip(kinds, ffns(c, moe), strict=True))
-    return decoder(c, "mimo_v2_flash", blocks, norm, rules, skip=(Skip("model.mtp.*", "multi-token prediction head"),))
+    extra = predictors(c, pre_norm(norm, attention("sliding_attention"), MLP(c.intermediate_size)))
+    skip = (Skip("model.mtp.*", "multi-token prediction head"),)
+    return decoder(c, "mimo_v2_flash", blocks, norm, rules, skip=skip, extra=extra)

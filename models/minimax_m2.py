@@ -3,7 +3,8 @@
 from ftc.spec import *
 from ftc_models import _names
 from ftc_models._decoder import decoder, gqa
-from ftc_models._routed import expert_count
+from ftc_models._dialects import MINIMAX_M2
+from ftc_models._routed import expert_count, predictors
 
 ARCHITECTURES = ("MiniMaxM2ForCausalLM",)
 
@@ -24,5 +25,6 @@ def model(c: Config) -> Model:
         norm,
         rules,
         skip=(Skip("*mtp.*", "multi-token prediction head"),),
-        chat=Chat(stop=("[e~[",), reasoning=Reasoning(switch=None)),
+        extra=predictors(c, pre_norm(norm, attention, moe)),
+        chat=MINIMAX_M2,
     )

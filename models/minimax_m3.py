@@ -4,7 +4,8 @@ from ftc.spec import *
 from ftc_models import _names
 from ftc_models._config import per_layer, text_part
 from ftc_models._decoder import decoder, gqa
-from ftc_models._routed import expert_count, sparse_layers
+from ftc_models._dialects import MINIMAX_M3
+from ftc_models._routed import expert_count, predictors, sparse_layers
 
 ARCHITECTURES = ("MiniMaxM3VLForCausalLM", "MiniMaxM3VLForConditionalGeneration", "MiniMaxM3SparseForConditionalGeneration")
 
@@ -44,7 +45,8 @@ def model(c: Config) -> Model:
         skip=tuple(Skip(f"*{p}*", "vision tower: served text-only") for p in ("vision_tower.", "projector.", "patch_merge"))
         + (Skip("*mtp.*", "multi-token prediction head"),),
         prefixes=("language_model.model.", "model.language_model.", "model."),
-        chat=Chat(reasoning=Reasoning(switch=None)),
+        extra=predictors(c, pre_norm(norm, attentions[-1], moe)),
+        chat=MINIMAX_M3,
     )
 
 

@@ -4,6 +4,7 @@ from ftc.spec import *
 from ftc_models import _names
 from ftc_models._config import head_dim, layer_kinds, rope, text_part, window
 from ftc_models._decoder import decoder, gqa
+from ftc_models._dialects import MUSE
 
 ARCHITECTURES = ("MuseGlimmerForConditionalGeneration", "MuseSparkForConditionalGeneration")
 
@@ -73,7 +74,7 @@ def model(c: Config) -> Model:
         prefixes=("model.language_model.", "model."),
         head=Head(c.get("tie_word_embeddings", False), c.output_multiplier, c.get("final_logit_softcapping", 0.0)),
         embedding=Embedding(norm=RMSNorm(c.rms_norm_eps, "none")),
-        chat=Chat(stop=("<|eom|>", "<|eot|>")),
+        chat=MUSE,
     )
 
 

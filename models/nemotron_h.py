@@ -4,6 +4,7 @@ from ftc.spec import *
 from ftc_models import _names
 from ftc_models._config import layer_kinds, step_limits
 from ftc_models._decoder import decoder
+from ftc_models._routed import predictors
 
 ARCHITECTURES = ("NemotronHForCausalLM",)
 
@@ -45,6 +46,10 @@ def model(c: Config) -> Model:
         experts = Experts(c.n_routed_experts, c.moe_intermediate_size, ReLU2(), latent=c.get("moe_latent_size", 0))
         shared = c.get("n_shared_experts", 0) * c.get("moe_shared_expert_intermediate_size", 0)
         bodies["moe"] = MoE(router, experts, SharedExpert(shared, ReLU2()) if shared else None)
+
+    def block(kind: str) -> Block:
+        return Block((Branch("ffn" if kind in ("moe", "mlp") else "mixer", bodies[kind], norm),))
+
     at, ffn = "{p}layers.{i}.mixer.", "blocks.{i}.ffn."
     rules = _names.BASE | _names.state_space(scan, at) | {
         "embedding": "{p}embeddings.weight",
@@ -67,10 +72,11 @@ def model(c: Config) -> Model:
     return decoder(
         c,
         "nemotron_h",
-        tuple(Block((Branch("ffn" if k in ("moe", "mlp") else "mixer", bodies[k], norm),)) for k in kinds),
+        tuple(map(block, kinds)),
         norm,
         rules,
         skip=(Skip("mtp.*", "multi-token prediction head"),),
+        extra=predictors(c, *(block(LETTERS[k]) for k in c.get("mtp_hybrid_override_pattern", ""))),
         prefixes=("backbone.", "model."),
         chat=Chat(stop=("<|im_end|>",), reasoning=Reasoning(), tools=(XmlFunctions(),)),
     )

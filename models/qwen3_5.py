@@ -4,6 +4,7 @@ from ftc.spec import *
 from ftc_models import _delta, _names
 from ftc_models._config import layer_kinds, text_part
 from ftc_models._decoder import CHATML, decoder
+from ftc_models._routed import predictors
 
 ARCHITECTURES = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")
 
@@ -21,5 +22,6 @@ def model(c: Config) -> Model:
         rules | _delta.split(mixers["linear_attention"]),
         skip=(Skip("*mtp.*", "multi-token prediction head"), Skip("*visual.*", "vision tower: served text-only")),
         prefixes=("model.language_model.", "model."),
+        extra=predictors(c, pre_norm(norm, mixers["full_attention"], mlp)),
         chat=CHATML,
     )

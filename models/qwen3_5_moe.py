@@ -4,6 +4,7 @@ from ftc.spec import *
 from ftc_models import _delta, _names
 from ftc_models._config import layer_kinds, text_part
 from ftc_models._decoder import CHATML, decoder
+from ftc_models._routed import predictors
 
 ARCHITECTURES = ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")
 
@@ -28,5 +29,6 @@ def model(c: Config) -> Model:
         rules,
         skip=(Skip("*mtp.*", "multi-token prediction head"), Skip("*visual.*", "vision tower: served text-only")),
         prefixes=("model.language_model.", "model."),
+        extra=predictors(c, pre_norm(norm, mixers["full_attention"], moe)),
         chat=CHATML,
     )

@@ -4,6 +4,7 @@ from ftc.spec import *
 from ftc_models import _delta, _names
 from ftc_models._config import layer_kinds
 from ftc_models._decoder import CHATML, decoder
+from ftc_models._routed import predictors
 
 ARCHITECTURES = ("Qwen3NextForCausalLM",)
 
@@ -22,5 +23,6 @@ def model(c: Config) -> Model:
     rules |= _delta.fused(mixers["linear_attention"], c.hidden_size) | _names.experts(c.moe_intermediate_size)
     rules |= _names.shared_expert(gate="{p}layers.{i}.mlp.shared_expert_gate.weight")
     blocks = (pre_norm(norm, mixers[kind], ffn) for kind, ffn in zip(kinds, ffns, strict=True))
+    extra = predictors(c, pre_norm(norm, mixers["full_attention"], moe))
     skip = (Skip("mtp.*", "multi-token prediction head"),)
-    return decoder(c, "qwen3_next", blocks, norm, rules, skip=skip, chat=CHATML)
+    return decoder(c, "qwen3_next", blocks, norm, rules, skip=skip, extra=extra, chat=CHATML)

@@ -59,8 +59,9 @@ int ftc_tape_kernel(uintptr_t tape, uintptr_t function, const void* slots, int c
 int64_t ftc_tape_run(uintptr_t tape);
 
 /* A worker is a thread that answers questions from a mailbox in pinned memory: note int32 [8] is ordinal, rows, top_k, routes
-   for the CPU, number asked, number answered; x float32 [rows, hidden], ids int32 [routes] (-1: not for the CPU), out float32
-   [routes, hidden]. It spins while active and sleeps otherwise. ftc_worker_times copies the last `most` answers as (routes,
+   for the CPU, number asked, number answered, number given up; x float32 [rows, hidden], ids int32 [routes] (-1: not for the
+   CPU), out float32 [routes, hidden]. It spins while active and sleeps otherwise. ftc_worker_new returns when its threads run
+   and its memory is there, after calls on the bank's first layer. ftc_worker_times copies the last `most` answers as (routes,
    nanoseconds) pairs, oldest first, and returns how many there were since the last call. */
 uintptr_t ftc_worker_new(uintptr_t x, uintptr_t ids, uintptr_t out, uintptr_t note, uintptr_t gate, int64_t gate_stride,
                          uintptr_t up, int64_t up_stride, uintptr_t down, int64_t down_stride, int w_dtype, int64_t experts,

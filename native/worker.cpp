@@ -13,7 +13,7 @@
 
 namespace {
 
-enum { kOrdinal, kRows, kTopK, kRoutes, kAsked, kAnswered };
+enum { kOrdinal, kRows, kTopK, kRoutes, kAsked, kAnswered, kLate };
 constexpr int kKept = 4096;  // answers whose times are kept
 
 struct Worker {
@@ -30,7 +30,7 @@ struct Worker {
   std::vector<float> in, answer, ones;
   std::vector<int32_t> chosen;
   std::vector<int64_t> place;
-  std::atomic<bool> active{false}, ending{false};
+  std::atomic<bool> active{false}, ending{false}, warm{false};
   std::mutex mutex;
   std::condition_variable woken;
   int64_t times[kKept][2];
@@ -40,7 +40,25 @@ struct Worker {
 
   int32_t asked() const { return __atomic_load_n(note + kAsked, __ATOMIC_ACQUIRE); }
 
+  void compute(const int32_t* ordinal, int64_t count) {
+    ftc_experts((uintptr_t)in.data(), 0, hidden, (uintptr_t)chosen.data(), (uintptr_t)ones.data(), gate, gate_stride, up,
+                up_stride, down, down_stride, w_dtype, (uintptr_t)ordinal, experts, activation, limit, alpha,
+                (uintptr_t)answer.data(), count, 1, hidden, width, 0, 0, 0, 0);
+  }
+
+  // The first call of this thread makes its team of threads and its scratch memory: not while a GPU waits.
+  void warm_up() {
+    const int32_t first = 0;
+    int64_t most = int64_t(chosen.size());
+    for (int64_t i = 0; i < most; i++) chosen[i] = int32_t(i % experts);
+    for (int64_t count : {std::min<int64_t>(most, 8), most}) compute(&first, count);
+    std::lock_guard<std::mutex> lock(mutex);
+    warm.store(true);
+    woken.notify_all();
+  }
+
   void run() {
+    warm_up();
     int32_t last = __atomic_load_n(note + kAnswered, __ATOMIC_RELAXED);
     while (!ending.load(std::memory_order_relaxed)) {
       int32_t number = asked();
@@ -69,9 +87,7 @@ struct Worker {
       chosen[count] = ids[route];
       place[count++] = route;
     }
-    ftc_experts((uintptr_t)in.data(), 0, hidden, (uintptr_t)chosen.data(), (uintptr_t)ones.data(), gate, gate_stride, up,
-                up_stride, down, down_stride, w_dtype, (uintptr_t)(note + kOrdinal), experts, activation, limit, alpha,
-                (uintptr_t)answer.data(), count, 1, hidden, width, 0, 0, 0, 0);
+    compute(note + kOrdinal, count);
     for (int64_t i = 0; i < count; i++)
       memcpy(out + place[i] * hidden, &answer[i * hidden], hidden * sizeof(float));
     auto spent = std::chrono::steady_clock::now() - start;
@@ -98,6 +114,8 @@ uintptr_t ftc_worker_new(uintptr_t x, uintptr_t ids, uintptr_t out, uintptr_t no
   w->in.resize(most_routes * hidden), w->answer.resize(most_routes * hidden), w->ones.assign(most_routes, 1.0f);
   w->chosen.resize(most_routes), w->place.resize(most_routes);
   w->thread = std::thread([w] { w->run(); });
+  std::unique_lock<std::mutex> lock(w->mutex);
+  w->woken.wait(lock, [w] { return w->warm.load(); });
   return (uintptr_t)w;
 }
 

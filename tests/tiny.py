@@ -23,6 +23,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText  # noqa: E402
+from transformers.models.auto import modeling_auto  # noqa: E402
 from transformers.utils import logging as library_logging  # noqa: E402
 
 library_logging.disable_progress_bar()
@@ -50,16 +51,34 @@ class Oracle(msgspec.Struct, frozen=True):
     min_gap: float
 
 
+def architecture(name: str) -> str:
+    """The class name that the reference library gives checkpoints of a family."""
+    family = FAMILIES[name]
+    if family.around is not None:
+        return str(modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[family.model_type or name])
+    return str(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[family.model_type or name])
+
+
+def config(name: str, **changes: Any) -> dict[str, Any]:
+    """The values of the family's `config.json`; `changes` are laid over its (text) config."""
+    values = _config(name, changes).to_dict()
+    return {k: v for k, v in values.items() if v is not None} | {"architectures": [architecture(name)]}
+
+
+def _config(name: str, changes: dict[str, Any]) -> Any:
+    family = FAMILIES[name]
+    fields, config_class = {**family.fields, **changes}, CONFIG_MAPPING[family.model_type or name]
+    if family.around is None:
+        return config_class(**fields)
+    config = config_class(text_config=fields, **family.around)
+    config.tie_word_embeddings = fields["tie_word_embeddings"]
+    return config
+
+
 def build(name: str, *, seed: int = 0, layers: int | None = None, **changes: Any) -> torch.nn.Module:
     """The reference model of a family (float32, CPU, eval); `changes` are laid over its (text) config."""
     family = FAMILIES[name]
-    fields = {**family.fields, **({} if layers is None else {"num_hidden_layers": layers}), **changes}
-    config_class = CONFIG_MAPPING[family.model_type or name]
-    if family.around is not None:
-        config = config_class(text_config=fields, **family.around)
-        config.tie_word_embeddings = fields["tie_word_embeddings"]
-    else:
-        config = config_class(**fields)
+    config = _config(name, changes if layers is None else {"num_hidden_layers": layers, **changes})
     for part in (config, config.get_text_config()):
         part.eos_token_id = None
         part._attn_implementation = "eager"

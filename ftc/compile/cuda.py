@@ -24,11 +24,13 @@ DEVICE = "cuda"
 
 
 class Branch(Protocol):
-    """The CPU branch: polls while a step is in flight, sleeps otherwise."""
+    """The CPU branch: polls while a step is in flight, sleeps otherwise; `check` raises if it failed the step that ended."""
 
     def begin(self) -> None: ...
 
     def end(self) -> None: ...
+
+    def check(self) -> None: ...
 
 
 class _HostStep(Step):
@@ -77,8 +79,14 @@ class CudaProgram:
             self._record()
         assert self._graph is not None and self._logits is not None
         self._graph.replay()
-        self._done.record()
         return self._logits
+
+    def finish(self) -> None:
+        """All of a step is queued. With a CPU branch waits for its end: a late answer must fail it before anyone reads it."""
+        self._done.record()
+        if self._branch is not None:
+            self._done.synchronize()
+            self._branch.check()
 
     def _record(self) -> None:
         """Runs once without any live row, so that kernels are built while nothing is touched, then captures."""
@@ -118,8 +126,8 @@ class CudaExecution:
         else:
             self._inner.advance()
             self.logits = self._inner.logits
-            if not self._left:
-                self._program._done.record()
+        if not self._left:
+            self._program.finish()
         return self._left > 0
 
     def score(self, row: int) -> Tensor:

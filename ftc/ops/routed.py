@@ -12,8 +12,10 @@ from ftc.ops.slots import CPU, FRESH, HIT
 
 # contract of the mailbox, pinned host memory: x [n, H] float32, ids [m] int32 (-1: not for the CPU), rows [m, H] float32,
 # note [8] int32: ordinal, rows, top_k, number of routes for the CPU, and where flags are used instead of a host function the
-# number of the question asked last and of the one answered last. n and m are the largest that any program needs.
+# numbers of the question asked last, of the one answered last and of the first that was given up (0 none). n and m are the
+# largest that any program needs.
 NOTE_ELEMENTS = 8
+ORDINAL, ROWS, TOP_K, ROUTES, ASKED, ANSWERED, LATE = range(7)
 
 _ACTIVATION = "str activation, float limit, float alpha"
 _BIASES = "Tensor? gate_bias, Tensor? up_bias, Tensor? down_bias"

@@ -8,14 +8,15 @@ from torch import Tensor
 from ftc.ops.op import Op
 
 # contract of the tensors, all int32 on the device; R bank rows (ordinal * experts + expert), S slots reserved:
-# state [16]: see the indices below; the declared mutation that orders every op which touches slots or mailboxes.
+# state [16]: see the indices below; the declared mutation that orders every op which touches slots or mailboxes. ASKED is the
+# number of the last question to the CPU, LATE that of the first one given up, 0 none.
 # owner [S]: bank row in a slot, -1 none. used [S]: clock of its last use, 0 never, PINNED while a prefill needs it.
 # place [R]: slot that holds a bank row, -1 none. Several slots may own a row that decode and prefill fetched at once;
 # `place` names the one that counts.
 # first [experts]: scratch. plan, chosen [1 + 2 n]: a copy list, count then (bank row, slot) pairs.
 # costs [2, n]: microseconds / 16 or any one unit: [0, q] to copy q experts, [1, c] to compute c on the CPU; both
 # begin with 0 and never fall.
-CLOCK, LIVE, FAULTS, CARRY, HITS, FILLED, ON_CPU, LAYERS = range(8)
+CLOCK, LIVE, FAULTS, CARRY, HITS, FILLED, ON_CPU, LAYERS, ASKED, LATE = range(10)
 STATE_ELEMENTS = 16
 PINNED = 2**31 - 1
 ONE = 1 << 16  # the carried fraction of an expert is in units of 1 / ONE

@@ -49,13 +49,9 @@ def main(arguments: list[str]) -> int:
     teller = _Teller(link)
     try:
         teller("start", 0, 0)
-        # All read when the libraries are imported: one pool for all kernels, whose threads sleep between calls (spinning
-        # ones cost a step ten times as much as soon as anything else runs), and where compiled regions lie.
-        settings.export(
-            OMP_NUM_THREADS=str(settings.threads()),
-            OMP_WAIT_POLICY="PASSIVE",
-            TORCHINDUCTOR_CACHE_DIR=str(Store(options["cache"] or settings.cache_dir()).inductor_dir),
-        )
+        # Read when the libraries are imported: the one thread pool of all kernels, and where compiled regions lie.
+        store = Store(options["cache"] or settings.cache_dir())
+        settings.export(**settings.thread_pool(), TORCHINDUCTOR_CACHE_DIR=str(store.inductor_dir))
         from ftc.runtime.start import Options, start
 
         engine, programs = start(link, Options(**options), teller)

@@ -11,7 +11,7 @@ from ftc.spec.blocks import BlockIndexer
 from ftc.spec.cache import CacheGroup
 from ftc.spec.indexer import Indexer
 from ftc.spec.norm import Norm
-from ftc.spec.parameter import Parameter, norm_parameters, require_positive
+from ftc.spec.parameter import Parameter, norm_parameters, require_divisor, require_positive
 from ftc.spec.rope import Rope
 
 
@@ -120,14 +120,8 @@ class Attention(msgspec.Struct, frozen=True, tag="attention"):
 
     def check(self, where: str) -> None:
         require_positive(where, heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim)
-        if self.heads % self.kv_heads:
-            near = max(k for k in range(1, self.kv_heads + 1) if self.heads % k == 0)
-            raise SpecError(
-                f"key/value heads do not divide the {self.heads} query heads",
-                where=f"{where}: kv_heads",
-                value=self.kv_heads,
-                hint=f"the nearest that would is {near}",
-            )
+        what = f"key/value heads do not divide the {self.heads} query heads"
+        require_divisor(where, self.heads, what, kv_heads=self.kv_heads)
         if self.rope is not None:
             self.rope.check(where, self.head_dim)
         if self.indexer is not None:

@@ -6,7 +6,7 @@ import msgspec
 
 from ftc.errors import SpecError
 from ftc.spec.norm import Norm
-from ftc.spec.parameter import Parameter, norm_parameters, require_positive
+from ftc.spec.parameter import Parameter, norm_parameters, require_divisor, require_positive
 
 
 class BlockIndexer(msgspec.Struct, frozen=True):
@@ -33,10 +33,8 @@ class BlockIndexer(msgspec.Struct, frozen=True):
 
     def check(self, where: str, heads: int) -> None:
         require_positive(where, heads=self.heads, dim=self.dim, block=self.block, top_k=self.top_k, local=self.local)
-        if heads % self.heads:
-            raise SpecError(
-                f"scorers do not divide the {heads} query heads", where=f"{where}: block_indexer.heads", value=self.heads
-            )
+        what = f"scorers do not divide the {heads} query heads"
+        require_divisor(where, heads, what, **{"block_indexer.heads": self.heads})
         if self.local > self.top_k:
             raise SpecError(
                 f"more local blocks than the {self.top_k} taken", where=f"{where}: block_indexer.local", value=self.local

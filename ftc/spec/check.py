@@ -20,6 +20,10 @@ def check_model(model: Model, where: str) -> None:
             raise SpecError("branch names repeat", where=f"{where}: block {i}", value=names)
         for branch in block.branches:
             branch.body.check(f"{where}: block {i} {branch.name}")
+    for extra in model.extra:
+        require_positive(f"{where}: {extra.name}", layers=extra.layers)
+        for branch in (b for block in extra.blocks for b in block.branches):
+            branch.body.check(f"{where}: {extra.name} {branch.name}")
     sizes = {}
     for name, (group, _) in model.cache_groups().items():
         sizes[name] = group

@@ -10,7 +10,7 @@ from ftc.errors import SpecError
 from ftc.spec.cache import CacheGroup
 from ftc.spec.indexer import Indexer
 from ftc.spec.norm import RMSNorm
-from ftc.spec.parameter import Parameter, norm_parameters, require_positive
+from ftc.spec.parameter import Parameter, norm_parameters, require_divisor, require_positive
 from ftc.spec.rope import Rope
 
 # An entry is kept in the page of the last token of its window, in the rows of this many tokens at most: pages are a
@@ -119,10 +119,7 @@ class CompressedAttention(msgspec.Struct, frozen=True, tag="compressed_attention
         require_positive(where, heads=self.heads, head_dim=self.head_dim, query_latent=self.query_latent,
                          window=self.window, out_groups=self.out_groups, out_rank=self.out_rank)  # fmt: skip
         self.rope.check(where, self.head_dim)
-        if self.heads % self.out_groups:
-            raise SpecError(
-                f"groups do not divide the {self.heads} heads", where=f"{where}: out_groups", value=self.out_groups
-            )
+        require_divisor(where, self.heads, f"groups do not divide the {self.heads} heads", out_groups=self.out_groups)
         c = self.compressor
         if c is None:
             return

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ftc.errors import SpecError
@@ -37,7 +38,7 @@ class Config:
             if self._values.get(key) is not None:
                 return self.get(key)
         if default is _MISSING:
-            raise SpecError("none of the keys is there", where=f"{self._where}: {' / '.join(keys)}")
+            raise SpecError("none of the keys is there", where=f"{self._where}: {' / '.join(keys)}", hint=self._near(keys[0]))
         return default
 
     def filled(self, **defaults: Any) -> Config:
@@ -55,8 +56,12 @@ class Config:
         """An error about the value of `key`, to be raised by the caller."""
         return SpecError(what, where=f"{self._where}: {key}", value=self._values.get(key), hint=hint)
 
-    def _near(self, key: str) -> str:
-        import difflib
+    def unknown(self, key: str, what: str, known: Iterable[str]) -> SpecError:
+        """An error about a word under `key` that is none of the `known` ones, to be raised by the caller."""
+        words = list(known)
+        near = max(words, key=lambda word: difflib.SequenceMatcher(None, str(self._values.get(key)), word).ratio())
+        return self.refuse(key, what, f"known: {', '.join(words)}; the nearest is {near}")
 
+    def _near(self, key: str) -> str:
         close = difflib.get_close_matches(key, list(self._values), n=3)
         return f"similar keys in the file: {', '.join(close)}" if close else "the file has no similar key"

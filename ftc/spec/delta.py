@@ -6,10 +6,9 @@ from typing import Literal
 
 import msgspec
 
-from ftc.errors import SpecError
 from ftc.spec.cache import CacheGroup
 from ftc.spec.norm import GatedRMSNorm
-from ftc.spec.parameter import Parameter, require_positive
+from ftc.spec.parameter import Parameter, require_divisor, require_positive
 
 # Multiplications and additions for each state element and token: decay 1, read 2, correct 2, query 2.
 FLOPS_PER_ELEMENT = 7
@@ -78,12 +77,8 @@ class GatedDelta(msgspec.Struct, frozen=True, tag="gated_delta"):
         require_positive(where, key_heads=self.key_heads, value_heads=self.value_heads, key_dim=self.key_dim,
                          value_dim=self.value_dim, conv_width=self.conv_width, decay_rank=self.in_parts[3],
                          gate_rank=self.in_parts[1])  # fmt: skip
-        if self.value_heads % self.key_heads:
-            raise SpecError(
-                f"key heads do not divide the {self.value_heads} value heads",
-                where=f"{where}: key_heads",
-                value=self.key_heads,
-            )
+        what = f"key heads do not divide the {self.value_heads} value heads"
+        require_divisor(where, self.value_heads, what, key_heads=self.key_heads)
 
     def step_flops(self) -> int:
         """Per token, besides linears."""

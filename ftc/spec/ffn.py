@@ -8,7 +8,7 @@ import msgspec
 
 from ftc.errors import SpecError
 from ftc.spec.norm import Norm
-from ftc.spec.parameter import Parameter, Precision, norm_parameters, require_positive
+from ftc.spec.parameter import Parameter, Precision, divisor_near, norm_parameters, require_positive
 from ftc.spec.per_layer import PerLayerInput
 
 
@@ -183,13 +183,19 @@ class MoE(msgspec.Struct, frozen=True, tag="moe"):
     def check(self, where: str) -> None:
         require_positive(where, experts=self.experts.count, width=self.experts.width, top_k=self.router.top_k)
         if self.router.top_k > self.choices:
-            raise SpecError(f"takes more than the {self.choices} experts", where=f"{where}: top_k", value=self.router.top_k)
+            raise SpecError(
+                f"takes more than the {self.choices} experts",
+                where=f"{where}: top_k",
+                value=self.router.top_k,
+                hint=f"the nearest that would do is {self.choices}",
+            )
         groups = self.router.groups
         if groups is not None and (self.choices % groups.count or not 0 < groups.taken <= groups.count):
             raise SpecError(
                 f"{self.choices} experts do not fall into such groups",
                 where=f"{where}: groups",
                 value=(groups.count, groups.taken),
+                hint=self._near_groups(groups),
             )
         if groups is not None and self.choices // groups.count * groups.taken < self.router.top_k:
             raise SpecError(
@@ -201,6 +207,10 @@ class MoE(msgspec.Struct, frozen=True, tag="moe"):
         r = self.router
         if r.score == "sparse_mixer" and (r.bias or r.choose_first or groups is not None):
             raise SpecError("a sparse mixer knows neither corrections nor groups", where=f"{where}: router", value=r.score)
+
+    def _near_groups(self, groups: Groups) -> str:
+        count = divisor_near(self.choices, groups.count)
+        return f"the nearest that would do is {count} groups, of which {min(max(groups.taken, 1), count)} are taken"
 
     def describe(self) -> str:
         e = self.experts

@@ -70,13 +70,35 @@ def build_model(values: dict[str, Any], where: str = "config.json", spec: Path |
         raise SpecError("the spec knows no such value", where=f"{where}: {key or module.__name__}", value=e.args[0]) from e
     except (TypeError, ValueError, ZeroDivisionError, AttributeError, msgspec.ValidationError) as e:
         raise SpecError(f"the config does not fit the spec: {e}", where=f"{where} ({module.__name__})") from e
-    check_model(model, where)
+    try:
+        check_model(model, where)
+    except SpecError as e:
+        raise _with_keys(e, values) from None
     return model
 
 
 def spec_hash(model: Model) -> str:
     """Stable hex over everything the spec says."""
     return hashlib.sha256(msgspec.json.encode(model, order="deterministic")).hexdigest()[:16]
+
+
+def _with_keys(error: SpecError, values: dict[str, Any]) -> SpecError:
+    """The same, with the keys of the config that hold the refused value: of the kind of the field, or else all."""
+    value = error.value[0] if isinstance(error.value, tuple) else error.value
+    if not isinstance(value, int | float):
+        return error
+    field = (error.where or "").rpartition(": ")[2].rpartition(".")[2]
+    held = _keys_with(values, value)
+    akin = [key for key in held if {w.rstrip("s") for w in key.split("_")} & {w.rstrip("s") for w in field.split("_")}]
+    found = [f"the file has this value in {', '.join(akin or held)}"] if held else []
+    hint = "; ".join([*([error.hint] if error.hint else []), *found])
+    return SpecError(error.what, where=error.where, value=error.value, hint=hint or None)
+
+
+def _keys_with(values: dict[str, Any], wanted: float) -> list[str]:
+    """Names of the keys, at any depth, that hold this number."""
+    found = [key for key, value in values.items() if type(value) is type(wanted) and value == wanted]
+    return found + [k for value in values.values() if isinstance(value, dict) for k in _keys_with(value, wanted)]
 
 
 def _holder(values: dict[str, Any], wanted: object) -> str | None:

@@ -95,6 +95,18 @@ class Head(msgspec.Struct, frozen=True):
     bias: bool = False
 
 
+class Extra(msgspec.Struct, frozen=True):
+    """Parts that a file declares besides the model and that are not served: `layers` layers that guess a further token.
+
+    Each joins the stream with the next token's embedding by a projection [hidden, 2 hidden], between norms of both, and
+    runs `blocks` and a norm; embedding and head are the model's own.
+    """
+
+    name: str
+    layers: int
+    blocks: tuple[Block, ...]
+
+
 class CarryTensor(msgspec.Struct, frozen=True):
     """One tensor that regions hand on, [rows, *shape]. "run" is the type the model runs in."""
 
@@ -118,6 +130,7 @@ class Model(msgspec.Struct, frozen=True):
     residual: PlainResidual | HyperConnections = PlainResidual()
     chat: Chat = Chat()
     end_tokens: tuple[int, ...] = ()
+    extra: tuple[Extra, ...] = ()
 
     @property
     def moe_branches(self) -> list[tuple[int, Branch]]:

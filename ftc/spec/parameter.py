@@ -40,3 +40,16 @@ def require_positive(where: str, **values: object) -> None:
     for name, value in values.items():
         if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
             raise SpecError("must be a positive whole number", where=f"{where}: {name}", value=value)
+
+
+def divisor_near(whole: int, value: int) -> int:
+    """The divisor of `whole` nearest to `value`, the smaller of two."""
+    return min((n for n in range(1, whole + 1) if whole % n == 0), key=lambda n: abs(n - value))
+
+
+def require_divisor(where: str, whole: int, what: str, **values: int) -> None:
+    """Raises SpecError for the first value that does not divide `whole`; `what` says what does not divide what."""
+    for name, value in values.items():
+        if whole % value:
+            hint = f"the nearest that would is {divisor_near(whole, value)}"
+            raise SpecError(what, where=f"{where}: {name}", value=value, hint=hint)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from ftc.errors import SpecError
 from ftc.spec.cache import CacheGroup
 from ftc.spec.norm import GatedRMSNorm, RMSNorm
-from ftc.spec.parameter import Parameter, norm_parameters, require_positive
+from ftc.spec.parameter import Parameter, norm_parameters, require_divisor, require_positive
 
 # Multiplications and additions for each state element and token: decay 1, add 2, query 2.
 FLOPS_PER_ELEMENT = 5
@@ -63,14 +62,8 @@ class StateSpace(msgspec.Struct, frozen=True, tag="state_space"):
     def check(self, where: str) -> None:
         require_positive(where, heads=self.heads, head_dim=self.head_dim, state_dim=self.state_dim,
                          groups_of_heads=self.groups_of_heads, conv_width=self.conv_width)  # fmt: skip
-        if self.heads % self.groups_of_heads:
-            near = max(n for n in range(1, self.groups_of_heads + 1) if self.heads % n == 0)
-            raise SpecError(
-                f"groups do not divide the {self.heads} heads",
-                where=f"{where}: groups_of_heads",
-                value=self.groups_of_heads,
-                hint=f"the nearest that would is {near}",
-            )
+        what = f"groups do not divide the {self.heads} heads"
+        require_divisor(where, self.heads, what, groups_of_heads=self.groups_of_heads)
 
     def step_flops(self) -> int:
         """Per token, besides linears."""

@@ -30,6 +30,9 @@ def summary(model: Model, size: Size) -> list[tuple[str, str]]:
         ("cache", f"{bytes_text(size.token_bytes)} per token, {bytes_text(size.sequence_bytes)} per sequence"),
         ("arithmetic", f"{short(size.token_flops)}FLOP per token, {short(size.context_flops)}FLOP per earlier token"),
     ]
+    for extra in size.extra:
+        layers = f"{extra.layers} layer{'s' * (extra.layers != 1)} for {extra.name}"
+        lines.append(("not counted", f"{layers}, {short(extra.parameters)} parameters, not served"))
     return lines
 
 

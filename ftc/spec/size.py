@@ -7,8 +7,9 @@ import math
 import msgspec
 
 from ftc.spec.ffn import FFN, MoE
-from ftc.spec.model import Block, Model
-from ftc.spec.parameters import Parameter, block_parameters, expert_record, model_parameters
+from ftc.spec.model import Block, Extra, Model
+from ftc.spec.parameter import Parameter, norm_parameters
+from ftc.spec.parameters import block_parameters, expert_record, model_parameters
 
 RUN_BYTES = 2  # bytes of an element of "run" type where nothing else is said: bfloat16
 
@@ -22,12 +23,21 @@ class LayerKind(msgspec.Struct, frozen=True):
     active_parameters: int
 
 
+class ExtraSize(msgspec.Struct, frozen=True):
+    """Layers that the file declares and nothing serves; `parameters` counts all of them."""
+
+    name: str
+    layers: int
+    parameters: int
+
+
 class Size(msgspec.Struct, frozen=True):
     """The numbers of a model. "active" is what one token reads; identity experts count as if they were computed.
 
     The embedding (with a table per layer, where there is one) counts whole, as active too; `embedding_parameters` and
     `head_parameters` (0 where tied) are there for those who count without.
-    `token_flops` leaves out attention over earlier tokens, of which each costs `context_flops` more.
+    `token_flops` leaves out attention over earlier tokens, of which each costs `context_flops` more. `extra` is in no other
+    number.
     """
 
     parameters: int
@@ -42,6 +52,7 @@ class Size(msgspec.Struct, frozen=True):
     sequence_bytes: int
     token_flops: int
     context_flops: int
+    extra: tuple[ExtraSize, ...]
 
 
 def measure(model: Model, run_bytes: int = RUN_BYTES) -> Size:
@@ -76,15 +87,26 @@ def measure(model: Model, run_bytes: int = RUN_BYTES) -> Size:
         sequence_bytes=sum(g.elements * n * _width(g.dtype, run_bytes) for g, n in groups if g.per == "sequence"),
         token_flops=2 * linear + sum(m.step_flops() for m in mixers),
         context_flops=sum(m.context_flops() for m in mixers),
+        extra=tuple(_extra(model, e) for e in model.extra),
     )
+
+
+def _extra(model: Model, extra: Extra) -> ExtraSize:
+    norms = [p for at in range(3) for p in norm_parameters(f"norm{at}", model.final_norm, model.hidden)]
+    each = 2 * model.hidden**2 + sum(map(_count, norms)) + sum(_whole(model, block) for block in extra.blocks)
+    return ExtraSize(extra.name, extra.layers, extra.layers * each)
+
+
+def _whole(model: Model, block: Block) -> int:
+    """Elements of one layer, all routed experts among them."""
+    records = [expert_record(model, b) for b in block.branches if isinstance(b.body, MoE)]
+    return sum(map(_count, block_parameters(model, block))) + sum(r.count * r.elements for r in records)
 
 
 def _kind(model: Model, block: Block, numbers: tuple[int, ...]) -> LayerKind:
     name = " + ".join(str(type(b.body).__struct_config__.tag) for b in block.branches)
-    dense = sum(map(_count, block_parameters(model, block)))
-    records = [expert_record(model, b) for b in block.branches if isinstance(b.body, MoE)]
-    routed = sum(r.count * r.elements for r in records)
-    return LayerKind(name, numbers, dense + routed, dense + routed - _idle(model, block))
+    whole = _whole(model, block)
+    return LayerKind(name, numbers, whole, whole - _idle(model, block))
 
 
 def _idle(model: Model, block: Block) -> int:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
@@ -25,6 +26,7 @@ from ftc.text.toolcall.schema import ToolSchemas
 GATE = 256  # characters; about 2 s of decoding at 40 tokens a second, and most calls of agents are shorter
 
 _SPACE = " \t\r\n"
+_TOKENS = (re.compile("<[^<>]+>"), re.compile("｜[^｜<>]+｜"))  # how vocabularies write special tokens
 
 
 class _Mode(Enum):
@@ -50,6 +52,8 @@ def mark_ids(chat: Chat, syntax: ToolSyntax | None, token_id: Callable[[str], in
     """Ids of the tokens that are marks of the dialect: the detokenizer must keep them even where they are special."""
     marks = [chat.reasoning.open, chat.reasoning.close] if chat.reasoning else []
     marks += syntax.marks if syntax else []
+    # a mark may be written as several tokens, one of them special: <|token>word
+    marks += [part for mark in marks for pattern in _TOKENS for part in pattern.findall(mark)]
     return frozenset(id for mark in marks if mark and (id := token_id(mark)) is not None)
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import mmap
-
 import torch
 
-from ftc.errors import TargetError
 from ftc.spec.model import Model
 from ftc.spec.parameters import ExpertRecord, expert_record
+from ftc.weights.memory import mapped
 
 RECORD_BYTES = 4096  # records begin at multiples of this: the unit of direct disk reads and of small pages
-HUGE_BYTES = 2 << 20
 
 
 class Bank:
@@ -31,17 +28,7 @@ class Bank:
         self.record_bytes = -(-record.elements * dtype.itemsize // RECORD_BYTES) * RECORD_BYTES
         self.row_stride = self.record_bytes // dtype.itemsize
         self.size_bytes = self.rows * self.record_bytes
-        try:
-            self._memory = mmap.mmap(-1, self.size_bytes + HUGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        except OSError as e:
-            raise TargetError(f"no memory for the experts: {e.strerror}", value=f"{self.size_bytes} bytes") from None
-        try:
-            self._memory.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:
-            pass  # a kernel without huge pages: small ones give the same results
-        raw = torch.frombuffer(self._memory, dtype=torch.uint8)
-        skip = -raw.data_ptr() % HUGE_BYTES
-        self.elements = raw[skip : skip + self.size_bytes].view(dtype)
+        self.elements = mapped(self.size_bytes).view(dtype)
 
     def views(self) -> dict[str, torch.Tensor]:
         """Matrix name ("gate" where gated, "up", "down") -> strided view [rows, width, hidden] of the one buffer."""

@@ -23,6 +23,7 @@ from ftc.weights.checkpoint import DTYPE_BITS, Checkpoint, open_checkpoint
 from ftc.weights.formats import refuse_format
 from ftc.weights.head import settle_head
 from ftc.weights.manifest import Entry, Manifest, resolve
+from ftc.weights.memory import empty
 from ftc.weights.pieces import Piece, Pieces
 from ftc.weights.reader import Reader
 
@@ -88,7 +89,7 @@ def load(model: Model, folder: Path, dtype: torch.dtype, progress: ProgressSink 
     _refuse_size(model, dtype)
     _tell_conversions(manifest, checkpoint, dtype)
     made = {
-        path: torch.empty(e.shape, dtype=_dtype(e.precision, dtype)) for path, e in manifest.entries.items() if not e.routed
+        path: empty(tuple(e.shape), _dtype(e.precision, dtype)) for path, e in manifest.entries.items() if not e.routed
     }
     jobs = [j for path, out in made.items() for j in _dense_jobs(manifest.entries[path], out, checkpoint)]
     bank = empty_bank(model, dtype)

@@ -149,13 +149,16 @@ def main(device: str = "cuda") -> int:
         name += ", compiled" * compiled
         try:
             out = small.greedy(programs, batch, chunks)
-            is_right = out == wanted[batch] and cache.take_faults() == 0
-            print(f"{'ok   ' if is_right else 'WRONG'} {name}: {cache.counts()} {time.time() - begun:.1f} s", flush=True)
+            faults, late = cache.take_faults(), cache.take_late()
+            is_right = out == wanted[batch] and not faults and not late
+            print(f"{'ok   ' if is_right else 'WRONG'} {name}: {cache.counts()} faults {faults} late answers {int(late > 0)}"
+                  f" {time.time() - begun:.1f} s", flush=True)  # fmt: skip
             if not is_right:
                 print("  got   ", out, "\n  wanted", wanted[batch])
         except Exception as e:
             is_right = False
-            print(f"ERROR {name}: {type(e).__name__}: {str(e)[:1500]}", flush=True)
+            late = cache.take_late()
+            print(f"ERROR {name}: late answers {int(late > 0)} {type(e).__name__}: {str(e)[:1500]}", flush=True)
         wrong += not is_right
         if device == "cuda":
             worker.stop()

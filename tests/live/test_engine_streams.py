@@ -91,6 +91,27 @@ def test_requests_that_must_give_way_are_computed_again(peer: Peer, golden: list
     nothing_is_held(peer)
 
 
+def test_long_prompts_do_not_starve_a_stream(peer: Peer, golden: list[dict[str, Any]]) -> None:
+    """Case c089 at this model's size: two prompts of 3,500 tokens arrive while one stream decodes."""
+    long = (golden[0]["prompt_ids"] * 300)[:3500]
+    victim = peer.submit(golden[1]["prompt_ids"], 400)
+    while not isinstance(message := peer.receive(30), Tokens):
+        assert message is not None
+    arrivals = {peer.submit(long, 4), peer.submit(long[::-1], 4)}
+    left, during = {*arrivals, victim}, 0
+    while left:
+        message = peer.receive(60)
+        assert message is not None, "nothing came for a minute"
+        if isinstance(message, Tokens):
+            during += message.id == victim and bool(left & arrivals)
+            if ended(message):
+                assert message.finish == "length", message
+                left.discard(message.id)
+    # 7,000 tokens of prompt are 14 chunks of 512: at least one token of the stream for each of them
+    assert during >= 14
+    nothing_is_held(peer)
+
+
 @pytest.mark.parametrize("seconds", [6, pytest.param(60, marks=pytest.mark.full)])
 def test_clients_that_leave_at_random(peer: Peer, golden: list[dict[str, Any]], seconds: int) -> None:
     chance = random.Random(seconds)

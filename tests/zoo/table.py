@@ -1,4 +1,5 @@
-"""The table of the zoo: each family's spec lines, primitives, error against the reference library, and layouts it loads.
+"""The table of the zoo: each family's spec lines, primitives, error against the reference library, layouts it loads,
+and the words of its layers that the CPU serves by their reference only, for want of a kernel.
 
 `python -m tests.zoo.table [FAMILY ...]`; exits 1 where a spec has no family, a family no spec, or one of them a gap.
 """
@@ -10,12 +11,15 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
 
 from ftc.errors import FtcError
+from ftc.ops.op import Op
 from ftc.spec.load import read_config, registry, spec_modules
 from ftc.spec.model import HyperConnections, Model
 from tests import tiny
@@ -36,18 +40,19 @@ class Row(msgspec.Struct):
     primitives: str = ""
     error: float = float("nan")
     loaded: tuple[str, ...] = ()
+    slow: tuple[str, ...] = ()
     gap: str = ""
 
 
 def main(names: list[str]) -> int:
     rows = []
-    print(f"{'family':<20}{'spec':<18}{'lines':>5}  {'error':>8}  {'layouts':<28}primitives")
+    print(f"{'family':<20}{'spec':<18}{'lines':>5}  {'error':>8}  {'layouts':<28}{'primitives':<48}reference kernels only")
     for family in names or FAMILIES:
         row = measured(family)
         rows.append(row)
         loaded = ", ".join(row.loaded)
         start = f"{row.family:<20}{row.module:<18}{row.lines:>5}  {row.error:>8.1e}  {loaded:<28}"
-        print(start + (row.gap or row.primitives), flush=True)
+        print(start + (row.gap or f"{row.primitives:<48}{', '.join(row.slow) or '-'}"), flush=True)
     gaps = [f"{r.family}: {r.gap}" for r in rows if r.gap]
     if not names:
         used = {r.module for r in rows}
@@ -63,17 +68,36 @@ def main(names: list[str]) -> int:
 def measured(family: str) -> Row:
     row = Row(family)
     try:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, without_kernels() as slow:
             for layout, error in errors(family, Path(folder), row):
                 if not error < CLOSE:
                     row.gap = f"relative error {error:.1e} with layout {layout}"
                     return row
                 row.loaded, row.error = (*row.loaded, layout), max(error, 0 if row.error != row.error else row.error)
+            row.slow = tuple(sorted(slow))
     except (FtcError, KeyError, ValueError) as e:
         row.gap = f"{type(e).__name__}: {str(e).splitlines()[0][:100]}"
     if not row.gap and row.lines > LINES:
         row.gap = f"{row.lines} lines are more than {LINES}"
     return row
+
+
+@contextmanager
+def without_kernels() -> Iterator[set[str]]:
+    """The words called inside for which no native kernel takes the call."""
+    found: set[str] = set()
+    plain = Op.__call__
+
+    def call(op: Op, *arguments: Any) -> Any:
+        if "native" not in op.kernels or not op.supports("native", arguments):
+            found.add(op.name)
+        return plain(op, *arguments)
+
+    Op.__call__ = call  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        Op.__call__ = plain  # type: ignore[method-assign]
 
 
 def errors(family: str, folder: Path, row: Row) -> Iterator[tuple[str, float]]:

@@ -7,8 +7,9 @@ import importlib
 import torch
 from torch import Tensor
 
-from ftc.errors import TargetError
+from ftc.errors import EngineError, TargetError
 from ftc.ops import native
+from ftc.ops.routed import ANSWERED, ASKED, LATE, ORDINAL, ROUTES, ROWS
 
 
 class Worker:
@@ -17,7 +18,10 @@ class Worker:
     def __init__(
         self, mail: dict[str, Tensor], bank: dict[str, Tensor], experts: int, activation: str, limit: float, alpha: float
     ) -> None:
-        """`mail`: "x", "ids", "rows", "note" as ftc.ops.routed has them; `bank`: matrix name -> view. Both outlive this."""
+        """`mail`: "x", "ids", "rows", "note" as ftc.ops.routed has them; `bank`: matrix name -> view. Both outlive this.
+
+        Returns when the thread is warm: it has run the largest question on the first layer, as its first call takes longest.
+        """
         if not native.available():
             raise TargetError("the CPU branch needs the native kernels", hint="install a C++ compiler and install ftc again")
         self._kept = (mail, bank)
@@ -36,6 +40,19 @@ class Worker:
 
     def end(self) -> None:
         native._lib.ftc_worker_active(self._handle, 0)
+
+    def check(self) -> None:
+        """After a step that the GPU has ended. Raises EngineError if a question of it got no answer in time: its rows are NaN.
+
+        It raises again until ExpertCache.take_late clears it.
+        """
+        note = self._kept[0]["note"].tolist()
+        if note[LATE]:
+            raise EngineError(
+                f"the CPU did not answer question {note[LATE]} in time (last asked {note[ASKED]}, last answered"
+                f" {note[ANSWERED]}: layer {note[ORDINAL]}, {note[ROWS]} rows, {note[ROUTES]} expert rows)",
+                where="CPU branch", hint="leave the server's CPUs free of other work, or give it more expert slots",
+            )  # fmt: skip
 
     def times(self) -> list[tuple[int, float]]:
         """(routes, seconds) of the answers since the last call."""

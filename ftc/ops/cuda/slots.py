@@ -85,6 +85,7 @@ def _map(
     base = tl.load(ordinal) * experts
     clock = tl.load(state) + 1
     live = tl.load(state + 1)
+    carried = tl.load(state + 3)  # barriers lie between this, in all threads, and the store of the next one
     p = tl.arange(0, P)
     e = tl.load(ids + p, mask=p < tl.minimum(tl.load(rows) * top_k, routes), other=-1)
     valid = (e >= 0) & (e < experts)
@@ -110,7 +111,7 @@ def _map(
     found = tl.sum((leader & hit).to(tl.int32), axis=0)
     count = missing
     if CPU:
-        count, carry = _split(costs, width, missing, tl.load(state + 3), 2 * P)
+        count, carry = _split(costs, width, missing, carried, 2 * P)
         tl.store(state + 3, carry)
     tl.debug_barrier()
     filled = 0
@@ -118,6 +119,7 @@ def _map(
         lows = _victims(used, live, count, clock, G, W)
         while (filled < count) & (tl.min(lows, axis=0) < clock):
             slot, line, uses = _oldest(used, live, lows, G, W)
+            tl.debug_barrier()  # warps that hold copies of a line all read it before the first thread writes into it
             taken = tl.sum(tl.where(miss & (rank == filled), row, 0), axis=0)
             _take(taken, slot, owner, place)
             tl.store(place + taken, slot)
@@ -194,6 +196,7 @@ def _layer(
     lows = _victims(used, live, count, LATEST, G, W)
     while (filled < count) & (tl.min(lows, axis=0) < LATEST):
         victim, line, uses = _oldest(used, live, lows, G, W)
+        tl.debug_barrier()  # as in _map
         row = base + tl.sum(tl.where(missing & (rank == filled), e, 0), axis=0)
         _take(row, victim, owner, place)
         tl.store(used + victim, LATEST)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ftc.errors import TargetError
 from ftc.ops import slots as table
-from ftc.ops.routed import NOTE_ELEMENTS
+from ftc.ops.routed import LATE, NOTE_ELEMENTS
 from ftc.passes.base import PlanClass, Prefill
 from ftc.runtime.cache.split import Costs
 from ftc.spec.ffn import MoE
@@ -104,6 +104,13 @@ class ExpertCache:
         faults = int(self.state[table.FAULTS])
         self.state[table.FAULTS] = 0
         return faults
+
+    def take_late(self) -> int:
+        """Number of the first question to the CPU that was given up, 0 if none; the next step waits for answers again."""
+        late = int(self.state[table.LATE])
+        self.state[table.LATE] = 0
+        self.inputs["mail.note"][LATE] = 0
+        return late
 
 
 def plan_class(model: Model, slots: int) -> tuple[PlanClass, Prefill]:

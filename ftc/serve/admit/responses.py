@@ -116,9 +116,7 @@ def _function(tool: Any, where: str) -> dict[str, Any]:
     kind = tool.get("type") if isinstance(tool, dict) else type(tool).__name__
     if kind != "function":
         raise RequestError("only tools of type 'function' are known", where=f"{where}.type", value=kind)
-    return function(
-        tool.get("name"), tool.get("description"), tool.get("parameters"), tool.get("strict"), where, "parameters"
-    )
+    return function(tool.get("name"), tool.get("description"), tool.get("parameters"), tool.get("strict"), where, "parameters")
 
 
 def _tools_allowed(asked: ResponsesRequest, tools: list[dict[str, Any]] | None) -> bool:

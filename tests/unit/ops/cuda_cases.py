@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+import time
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from ftc.ops.cuda import copy as cuda_copy
 from ftc.ops.cuda import routed as cuda_routed
 from ftc.ops.cuda import router as cuda_router
 from ftc.ops.cuda import slots as cuda_slots
+from ftc.ops.slots import ASKED, LATE
 from ftc.passes.base import Lowered
 from ftc.passes.rewrite import calls
 from ftc.runtime.cache.experts import ExpertCache
@@ -149,6 +151,14 @@ def rows_case(
     )  # fmt: skip
     assert (got.cpu().float() - want.float()).norm() / want.float().norm() < 1e-2 * (dtype == torch.bfloat16) + 1e-6, "sum"
 
+    note, failed = ints(8, 0, "cpu"), state.clone()
+    failed[LATE] = 5
+    got = cuda_routed.combine(
+        x.to(device), weights.to(device), kinds.to(device), *[p.to(device) for p in parts], rows_on,
+        note.pin_memory() if device != "cpu" else note, failed.to(device),
+    )  # fmt: skip
+    assert got.cpu().isnan().all(1).tolist() == [False, True, False], "after a late answer no other is taken"
+
     def mailbox() -> tuple[Tensor, Tensor, Tensor]:
         made = torch.zeros(8, hidden), ints(n * k, -1, "cpu"), ints(8, 0, "cpu")
         return tuple(t.pin_memory() for t in made) if device != "cpu" else made  # type: ignore[return-value]
@@ -162,6 +172,39 @@ def rows_case(
     if device != "cpu":
         torch.cuda.synchronize()
     assert torch.equal(one[0], two[0]) and torch.equal(one[1][:4], two[1][:4]) and torch.equal(one[2][:4], two[2][:4]), "mail"
+
+
+def late_case() -> None:
+    """On a GPU: nobody answers; the wait ends with a diagnostic, and the next one at once."""
+    hidden, state, note = 64, ints(16, 0, "cuda"), ints(8, 0, "cpu").pin_memory()
+    ids, rows, one = ints(8, 2, "cuda").view(4, 2), ints(1, 4, "cuda"), ints(1, 1, "cuda")
+    x, kinds, weights = torch.randn(4, hidden, device="cuda"), torch.full_like(ids, 3), torch.rand(4, 2, device="cuda")
+    mail = torch.zeros(4, hidden).pin_memory(), ints(8, -1, "cpu").pin_memory(), note
+    mail_rows, spent = torch.zeros(8, hidden).pin_memory(), []
+    for number in (1, 2):
+        begun = time.monotonic()
+        cuda_routed.cpu_submit(x, ids, kinds, one, rows, state, *mail)
+        y = cuda_routed.combine(x, weights, kinds, None, None, mail_rows, note, state)
+        torch.cuda.synchronize()
+        spent.append(time.monotonic() - begun)
+        assert y.isnan().all() and int(state[LATE]) == 1 and note[4:7].tolist() == [number, 0, 1], (number, note, state)
+    assert 1 <= spent[0] < 30 and spent[1] < 0.5, spent
+
+
+def numbers_case() -> None:
+    """On a GPU: each question is asked once, under the number that the sum will wait for, and a sum in step gets its rows."""
+    hidden, top_k, most, state, note = 128, 3, 64, ints(16, 0, "cuda"), ints(8, 0, "cpu").pin_memory()
+    x, one = torch.randn(most, hidden, device="cuda"), ints(1, 0, "cuda")
+    ids, kinds = ints(most * top_k, 1, "cuda").view(most, top_k), ints(most * top_k, 3, "cuda").view(most, top_k)
+    mail = torch.zeros(most, hidden).pin_memory(), ints(most * top_k, -1, "cpu").pin_memory(), note
+    cold = torch.empty(1 << 26, dtype=torch.uint8, device="cuda")  # as large as the cache, so that loads are slow
+    for number in range(1, 2001):
+        live = ints(1, 1 + number * 7 % most, "cuda")
+        if number % 4 == 0:
+            cold.fill_(number % 256)
+        cuda_routed.cpu_submit(x, ids, kinds, one, live, state, *mail)
+        torch.cuda.synchronize()
+        assert int(note[4]) == int(state[ASKED]) == number, (number, note.tolist(), state.tolist())
 
 
 def attention_case(seed: int, device: str, dtype: torch.dtype, window: int, softcap: float, tolerance: float) -> None:
@@ -244,6 +287,9 @@ def main(device: str = "cpu") -> None:
     route_case(12, device, "sigmoid", True, False)
     if device == "cpu":
         lowered_case()
+    else:
+        late_case()
+        numbers_case()
     print("all kernels equal their references")
 
 

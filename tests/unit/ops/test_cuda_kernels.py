@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +30,7 @@ READY, RELEASE = signature("owner* used* place* chosen*"), signature("state* use
 INNER = signature("x~ slots* kinds* ids* kind gate~ up~ h^ gate_bias~ up_bias~ top_k hidden width stride limit. alpha.")
 OUTER = signature("h^ slots* kinds* ids* kind down~ out^ down_bias~ hidden width stride")
 SUBMIT = signature("x~ ids* kinds* ordinal* rows* state* mail_x^ mail_ids* note* routes top_k hidden")
-COMBINE = signature("weights^ kinds* hit^ fresh^ mail^ note* state* y~ top_k hidden")
+COMBINE = signature("weights^ kinds* hit^ fresh^ mail^ note* state* y~ top_k hidden patience")
 FILL = signature("plan* bank! records! words bank_stride slot_stride")
 PAGED = "state* ordinal* pages* offsets* lengths*"
 WRITE = signature(f"k~ v~ pool~ {PAGED} table size k_stride v_stride page_stride layer_stride row_stride")
@@ -92,6 +93,17 @@ def test_compiled_for(
     if name == "_fill" and constants["EVEN"]:
         assert "ld.global.v2.b64" in ptx, "copies must load 16 bytes at a time"
     if name == "_submit":
-        assert "st.release.sys.global" in ptx
+        # a question is asked once, by one thread, with the number that this thread has stored
+        assert re.search(r"setp.eq.u32 (\w+), t, 0;.*@\1 st\.release\.sys\.global", ptx)
+        counter = ptx[ptx.rindex("ld.global.b32") : ptx.rindex("st.global.b32")]
+        assert "bar.sync" in counter, "a warp may load the number that the first thread has stored"
     if name == "_combine":
         assert "ld.acquire.sys.global" in ptx
+
+
+def test_a_wait_is_bounded_by_its_work() -> None:
+    from ftc.ops.cuda.routed import patience_ns
+
+    assert 1e9 <= patience_ns(64, 4096) < 1.5e9, "a decode step of 8 rows"
+    # 4096 expert rows of 3 * 2048 * 768 weights at 10 Gflop/s
+    assert 1e9 + 4096 * 6 * 2048 * 768 / 10 < patience_ns(4096, 2048) < 10e9, "the layer of a chunk"

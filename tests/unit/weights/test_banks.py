@@ -10,7 +10,8 @@ import torch
 from ftc.spec import Config
 from ftc.spec.load import read_model
 from ftc.spec.parameters import ExpertRecord
-from ftc.weights.banks import HUGE_BYTES, RECORD_BYTES, Bank, empty_bank
+from ftc.weights.banks import RECORD_BYTES, Bank, empty_bank
+from ftc.weights.memory import HUGE_BYTES
 
 
 @pytest.mark.parametrize("gated", [True, False])
