@@ -16,9 +16,9 @@ from ftc.compile.sim import Order
 from ftc.passes.base import Prefill
 from ftc.spec.load import registry
 from tests import tiny
-from tests.oracle.test_tiny import architecture
 from tests.rig import Rig
 from tests.simrig import SimRig, batch_greedy
+from tests.tiny import architecture
 
 # They differ in mixer and router: grouped heads, gated delta, latent heads with grouped experts, sinks and biases, a scan,
 # short convolutions, identity experts, a dense part beside one expert.
