@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import sys
 from functools import cache
@@ -21,11 +20,6 @@ class Target(msgspec.Struct, frozen=True):
     isa: str
     threads: int
     kernels: tuple[str, ...]
-
-
-def affinity_threads() -> int:
-    """Threads this process may use: the affinity mask, not the machine's count."""
-    return len(os.sched_getaffinity(0))
 
 
 @cache
